@@ -1,0 +1,46 @@
+# Every target sets up what it needs by itself, once. PYTHON chooses the interpreter (3.10 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Some processors announce AMX and stop a process that uses it; see CONTRIBUTING.md.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: help demo test check bench docs clean
+
+help:
+	@echo "make demo   set up, then show the main job on a built-in example"
+	@echo "make test   set up, then run all tests"
+	@echo "make check  format, lint, types and tests: what CI runs"
+	@echo "make bench  run the benchmarks and print their table"
+	@echo "make docs   build the documentation into site/"
+	@echo "make clean  remove everything that these targets made"
+
+$(STAMP): pyproject.toml setup.py constraints.txt src/tensorprobe/metrics/_kernel.c
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m tensorprobe.demo demo-output
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/open_dump.py
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+clean:
+	rm -rf $(VENV) build dist site demo-output benchmarks/data .mypy_cache .ruff_cache .hypothesis
+	find . -name '*.egg-info' -o -name '__pycache__' -o -name '_kernel*.so' | xargs rm -rf

@@ -1,0 +1,67 @@
+"""How fast statistics of one array are read, against torch.sum over the same bytes.
+
+Run it with `python benchmarks/array_statistics.py`. torch.sum reads every byte and does next to nothing
+with it, so its rate is what this machine's memory gives. The two take turns, and the best of
+several rounds counts, so that other work on the machine disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+# Some processors announce AMX and stop a process that uses it; see CONTRIBUTING.md.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import numpy as np
+import torch
+
+from tensorprobe.dtypes import DTYPES
+from tensorprobe.metrics.kernel import compiled
+from tensorprobe.metrics.statistics import measure_array
+
+SIZE = 256 << 20
+ROUNDS = 15
+# The least ratio that we want.
+GOALS = {"float32": 1 / 2, "float16": 1 / 3, "bfloat16": 1 / 3, "float64": 0.0, "int64": 0.0}
+
+
+def main() -> None:
+    print(f"compiled kernel: {'yes' if compiled() else 'no, numpy'}")
+    print(f"{torch.get_num_threads()} threads, {SIZE >> 20} MiB, best of {ROUNDS} rounds")
+    print(f"{'dtype':<10}{'statistics':>12}{'torch.sum':>12}{'ratio':>8}{'goal':>8}")
+    for name, goal in GOALS.items():
+        tensor = make_tensor(getattr(torch, name))
+        dtype = DTYPES[f"torch.{name}"]
+        array = tensor.view(torch.uint8).numpy().view(dtype.carrier)
+        ours, theirs = race(partial(measure_array, array, dtype), tensor.sum)
+        ratio = theirs / ours
+        wanted = f"{goal:.2f}" if goal else ""
+        print(f"{name:<10}{rate(ours):>12}{rate(theirs):>12}{ratio:>8.2f}{wanted:>8}")
+
+
+def make_tensor(dtype: torch.dtype) -> torch.Tensor:
+    """Return normally distributed numbers, repeated until SIZE is full."""
+    some = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)) * 100
+    return some.to(dtype).repeat(SIZE // dtype.itemsize // some.numel())
+
+
+def race(*runners: Callable[[], object]) -> list[float]:
+    """Return the shortest time of each runner in seconds."""
+    times = np.full((ROUNDS, len(runners)), np.inf)
+    for round_times in times:
+        for lane, runner in enumerate(runners):
+            start = time.perf_counter()
+            runner()
+            round_times[lane] = time.perf_counter() - start
+    return [float(best) for best in times.min(axis=0)]
+
+
+def rate(seconds: float) -> str:
+    return f"{SIZE / seconds / 1e9:.1f} GB/s"
+
+
+if __name__ == "__main__":
+    main()

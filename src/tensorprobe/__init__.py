@@ -1,0 +1,47 @@
+"""Find the operation that makes two PyTorch runs disagree.
+
+Names are loaded when they are first used, so that `import tensorprobe` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tensorprobe._version import __version__
+
+if TYPE_CHECKING:
+    from tensorprobe.config import Config, load_config
+    from tensorprobe.errors import TensorprobeError
+    from tensorprobe.store import Dump, DumpWriter, RankDump, open_dump
+
+__all__ = [
+    "Config",
+    "Dump",
+    "DumpWriter",
+    "RankDump",
+    "TensorprobeError",
+    "__version__",
+    "load_config",
+    "open_dump",
+]
+
+_HOMES = {
+    "Config": "config",
+    "Dump": "store",
+    "DumpWriter": "store",
+    "RankDump": "store",
+    "TensorprobeError": "errors",
+    "load_config": "config",
+    "open_dump": "store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tensorprobe' has no attribute {name!r}")
+    return getattr(import_module(f"tensorprobe.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

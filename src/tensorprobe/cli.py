@@ -1,0 +1,151 @@
+"""The command line: arguments to one call. Heavy imports happen inside the commands.
+
+Exit codes: 0 all is well, 2 something could not be read or used, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from tensorprobe._version import __version__
+from tensorprobe.errors import TensorprobeError
+
+__all__ = ["main"]
+
+_EXAMPLES = """\
+examples:
+  tensorprobe doctor                                what this machine has to work with
+  tensorprobe show dump/                            every call of a dump, under its module
+  tensorprobe show dump/step0/rank0 'Functional.*'  the calls whose names fit
+  tensorprobe show dump/ Functional.linear.0.forward   everything about one call
+  tensorprobe show dump/ --json | jq .name          for machines
+
+Exit code 0: all is well. 2: something could not be read or used; a line says what and where.
+"""
+
+_SHOW_EXAMPLES = """\
+examples:
+  tensorprobe show dump/
+  tensorprobe show dump/step0/rank1/dump.json relu
+  tensorprobe show dump/ 'Module.blocks.*.forward.0'
+  tensorprobe show dump/ --rank 1 Functional.linear.0.forward
+  tensorprobe show forward_info_2861.json
+  tensorprobe show dump/ --json > calls.jsonl
+
+DUMP is a dump.json, debug.json, forward_info_*.json or ptdbg .pkl, a rank folder, a step folder or
+a whole dump path, of tensorprobe, msprobe, api_accuracy_checker or ptdbg_ascend.
+
+With --json every line is one object; "kind" is part, call or gap; numbers that are not finite are
+the texts "NaN", "Infinity" and "-Infinity".
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except TensorprobeError as err:
+        if arguments.debug:
+            raise
+        _complain(" ".join(str(err).split()))
+        return 2
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has seen enough, as `head` has; Python must not try again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"tensorprobe: {text}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = _help_formatter()
+    parser = argparse.ArgumentParser(
+        prog="tensorprobe",
+        description="Find the operation that makes two PyTorch runs disagree.",
+        epilog=_EXAMPLES,
+        formatter_class=formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tensorprobe {__version__}")
+    debug_help = "show the traceback of an error"
+    parser.add_argument("--debug", action="store_true", help=debug_help)
+    # Wanted after the command too; there it must not undo the one before.
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=debug_help)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    show = commands.add_parser(
+        "show",
+        parents=[common],
+        help="show the calls of a dump, or everything about one",
+        description="Show the calls of a dump as a tree under their modules, with shapes, dtypes "
+        "and statistics; or, given one call's whole name, everything about it.",
+        epilog=_SHOW_EXAMPLES,
+        formatter_class=formatter,
+    )
+    show.add_argument("dump", metavar="DUMP", help="a dump's file or folder, of any tool")
+    show.add_argument(
+        "pattern",
+        metavar="PATTERN",
+        nargs="?",
+        help="part of a call's name, a pattern with * or ?, or one whole name",
+    )
+    show.add_argument("--step", type=int, metavar="N", help="only this step")
+    show.add_argument("--rank", type=int, metavar="N", help="only this rank")
+    show.add_argument("--json", action="store_true", help="one JSON object per line")
+    show.set_defaults(run=_show)
+
+    doctor = commands.add_parser(
+        "doctor",
+        parents=[common],
+        help="say what tensorprobe has to work with here",
+        description="Print versions, devices, and whether the compiled kernel, Triton, chromium "
+        "and ray are there.",
+        epilog="examples:\n  tensorprobe doctor\n  tensorprobe doctor --json\n",
+        formatter_class=formatter,
+    )
+    doctor.add_argument("--json", action="store_true", help="one JSON object")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _help_formatter() -> type[argparse.HelpFormatter]:
+    try:
+        from rich_argparse import RawDescriptionRichHelpFormatter
+    except ImportError:
+        return argparse.RawDescriptionHelpFormatter
+    return RawDescriptionRichHelpFormatter
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from tensorprobe.show.command import show_dump
+
+    return show_dump(
+        arguments.dump,
+        arguments.pattern,
+        step=arguments.step,
+        rank=arguments.rank,
+        as_json=arguments.json,
+    )
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from tensorprobe.doctor import examine
+    from tensorprobe.report.findings import print_findings
+
+    print_findings(examine(), as_json=arguments.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

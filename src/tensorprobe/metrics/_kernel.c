@@ -1,0 +1,611 @@
+/* Statistics and histograms of one array in one pass over its memory.
+ *
+ *     bytes -> load: 1024 elements as doubles, their extremes -> add_block: sums -> Statistics
+ *                                                             -> bin_block: counts
+ *
+ * Every element type fits into double without loss, but for the 64-bit integers; so extremes and
+ * zeros are taken from the elements themselves, sums from doubles, over a block that stays in the
+ * L1 cache. Threads, strides and dtypes that C lacks are the caller's business (statistics.py);
+ * statistics_numpy.py has the same meaning in numpy.
+ *
+ * The loops are plain C that compilers vectorise. Sums are taken in the same order on every
+ * machine, without fused multiply-add: equal data give equal bits everywhere.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("fp-contract=off")
+#endif
+
+/* One build, the best instructions of the processor at hand. The choice needs the ifuncs of glibc;
+ * elsewhere (musl, macOS, ARM, whose vectors are always there) the plain build does the work, and
+ * so it does with -DCLONES= */
+#if !defined(CLONES) && defined(__has_attribute) && defined(__x86_64__) && defined(__GLIBC__)
+#if __has_attribute(target_clones)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+#endif
+#ifndef CLONES
+#define CLONES
+#endif
+
+#define BLOCK 1024
+#define ROWS 8
+#define COLUMNS (BLOCK / ROWS)
+
+/* --- floating-point mode ----------------------------------------------------------------------
+ * torch.set_flush_denormal(True) makes the processor read denormals as zeros. Statistics are about
+ * the data, so the mode is put aside while we count. */
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+typedef unsigned int FloatMode;
+static FloatMode keep_denormals(void)
+{
+    FloatMode before = _mm_getcsr();
+    _mm_setcsr(before & ~0x8040u); /* flush-to-zero, denormals-are-zero */
+    return before;
+}
+static void restore_mode(FloatMode before) { _mm_setcsr(before); }
+#elif defined(__aarch64__)
+typedef uint64_t FloatMode;
+static void restore_mode(FloatMode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
+static FloatMode keep_denormals(void)
+{
+    FloatMode before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    restore_mode(before & ~((uint64_t)1 << 24)); /* FZ */
+    return before;
+}
+#else
+typedef int FloatMode;
+static FloatMode keep_denormals(void) { return 0; }
+static void restore_mode(FloatMode before) { (void)before; }
+#endif
+
+/* --- values: any element as a double ----------------------------------------------------------*/
+
+static inline float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline double double_of(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint64_t bits_of(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* float16 by arithmetic, since not every processor has a conversion and a branch would not
+ * vectorise. The exponent moves from bias 15 to bias 127. A denormal m * 2^-24 now reads
+ * x = 2^-15 * (1 + m / 2^10), and 2x - 2^-14 is what it should be; all other x are at least 2^-14,
+ * so that `below` is 0 for them. Infinities come out as 65536, NaN as more: see load_float16. */
+static inline float float_of_half(int16_t half)
+{
+    int32_t magnitude = (half & 0x7FFF) << 13;
+    float x = float_of((uint32_t)(magnitude + (112 << 23)));
+    float below = x - 0x1p-14f;
+    below = below < 0.0f ? below : 0.0f;
+    x += below;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return float_of(bits | ((uint32_t)(int32_t)half & 0x80000000));
+}
+
+/* 64-bit integers, for which vector units have no conversion before AVX-512: the halves are made
+ * the mantissas of 2^52 and 2^84, and the last addition alone rounds. */
+static inline double double_of_uint64(uint64_t x)
+{
+    double low = double_of((x & 0xFFFFFFFF) | 0x4330000000000000);
+    double high = double_of((x >> 32) | 0x4530000000000000);
+    return (high - (0x1p84 + 0x1p52)) + low;
+}
+
+static inline double double_of_int64(int64_t x)
+{
+    double low = double_of(((uint64_t)x & 0xFFFFFFFF) | 0x4330000000000000);
+    double high = double_of(((uint64_t)x >> 32) ^ 0x4530000080000000);
+    return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
+}
+
+/* --- ranks: any element as an integer in the same order ---------------------------------------
+ * Integer maxima vectorise and do not depend on the order of reading, not even for -0.0 and 0.0.
+ * Negative floats have their magnitude's bits reversed; doing it twice undoes it. */
+
+static inline int16_t order16(uint16_t x) { return (int16_t)(x ^ (((int16_t)x >> 15) & 0x7FFF)); }
+static inline int32_t order32(uint32_t x)
+{
+    return (int32_t)(x ^ (uint32_t)(((int32_t)x >> 31) & INT32_MAX));
+}
+static inline int64_t order64(uint64_t x)
+{
+    return (int64_t)(x ^ (uint64_t)(((int64_t)x >> 63) & INT64_MAX));
+}
+
+static int64_t rank_of_double(double x) { return order64(bits_of(x)); }
+static int64_t rank_of_uint64(uint64_t x) { return (int64_t)(x ^ ((uint64_t)1 << 63)); }
+static double double_of_rank(int64_t rank) { return double_of((uint64_t)order64((uint64_t)rank)); }
+static uint64_t uint64_of_rank(int64_t rank) { return (uint64_t)rank ^ ((uint64_t)1 << 63); }
+
+/* --- load: up to BLOCK elements of one type, at any address -----------------------------------
+ * Write them as doubles; return the ranks of the largest and the smallest (NaN and infinities have
+ * one, too) and the number of zeros, counted in a type as wide as the element so that the loop
+ * stays narrow. */
+
+typedef struct {
+    int64_t max, min, zeros;
+} Extremes;
+
+typedef Extremes (*Load)(const char *source, int n, double *values);
+
+#define LOAD(name, element, order, counter, ORDER, RANK, IS_ZERO, VALUE)                           \
+    CLONES static Extremes load_##name(const char *restrict source, int n,                         \
+                                       double *restrict values)                                    \
+    {                                                                                              \
+        element x;                                                                                 \
+        memcpy(&x, source, sizeof x);                                                              \
+        order max = ORDER(x), min = max;                                                           \
+        counter zeros = 0;                                                                         \
+        for (int i = 0; i < n; i++) {                                                              \
+            memcpy(&x, source + (size_t)i * sizeof x, sizeof x);                                   \
+            order place = ORDER(x);                                                                \
+            max = place > max ? place : max;                                                       \
+            min = place < min ? place : min;                                                       \
+            zeros += IS_ZERO(x);                                                                   \
+            values[i] = VALUE(x);                                                                  \
+        }                                                                                          \
+        return (Extremes){RANK(max), RANK(min), zeros};                                            \
+    }
+
+#define SAME(x) (x)
+#define IS_ZERO(x) ((x) == 0)
+#define IS_TRUE(x) ((uint8_t)((x) != 0))
+#define IS_ZERO16(x) ((uint16_t)((x) << 1) == 0)
+#define IS_ZERO_FLOAT(x) ((x) << 1 == 0)
+#define FLOAT16_VALUE(x) ((double)float_of_half((int16_t)(x)))
+#define BFLOAT16_VALUE(x) ((double)float_of((uint32_t)(x) << 16))
+#define FLOAT32_VALUE(x) ((double)float_of(x))
+#define FLOAT16_RANK(place) rank_of_double(FLOAT16_VALUE((uint16_t)order16((uint16_t)(place))))
+#define BFLOAT16_RANK(place) rank_of_double(BFLOAT16_VALUE((uint16_t)order16((uint16_t)(place))))
+#define FLOAT32_RANK(place) rank_of_double(FLOAT32_VALUE((uint32_t)order32((uint32_t)(place))))
+
+LOAD(float64, uint64_t, int64_t, int64_t, order64, SAME, IS_ZERO_FLOAT, double_of)
+LOAD(float32, uint32_t, int32_t, int32_t, order32, FLOAT32_RANK, IS_ZERO_FLOAT, FLOAT32_VALUE)
+LOAD(half, uint16_t, int16_t, int16_t, order16, FLOAT16_RANK, IS_ZERO16, FLOAT16_VALUE)
+LOAD(bfloat16, uint16_t, int16_t, int16_t, order16, BFLOAT16_RANK, IS_ZERO16, BFLOAT16_VALUE)
+LOAD(int64, int64_t, int64_t, int64_t, SAME, SAME, IS_ZERO, double_of_int64)
+LOAD(int32, int32_t, int32_t, int32_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(int16, int16_t, int16_t, int16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(int8, int8_t, int8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(uint64, uint64_t, uint64_t, uint64_t, SAME, rank_of_uint64, IS_ZERO, double_of_uint64)
+LOAD(uint32, uint32_t, uint32_t, uint32_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(uint16, uint16_t, uint16_t, uint16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(uint8, uint8_t, uint8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(bool, uint8_t, uint8_t, int16_t, IS_TRUE, SAME, IS_ZERO, IS_TRUE)
+
+/* The extremes tell whether there is anything to mend. */
+static Extremes load_float16(const char *source, int n, double *values)
+{
+    Extremes extremes = load_half(source, n, values);
+    if (extremes.max >= rank_of_double(65536.0) || extremes.min <= rank_of_double(-65536.0))
+        for (int i = 0; i < n; i++)
+            if (fabs(values[i]) >= 65536.0)
+                values[i] = fabs(values[i]) > 65536.0 ? NAN : copysign(INFINITY, values[i]);
+    return extremes;
+}
+
+/* --- statistics -------------------------------------------------------------------------------*/
+
+/* Squares leave the range of double long before the elements do. A block whose largest magnitude
+ * is extreme is summed in another unit, exact because it is a power of two. Keep UNITS equal to
+ * UNITS in statistics_numpy.py. */
+enum { SMALL, PLAIN, BIG, UNIT_COUNT };
+static const double UNITS[UNIT_COUNT] = {0x1p-600, 1.0, 0x1p600};
+static const double SMALL_LIMIT = 0x1p-480;
+static const double BIG_LIMIT = 0x1p480;
+
+/* A sum that remembers what rounding took from it (Neumaier). */
+typedef struct {
+    double total, lost;
+} Sum;
+
+typedef struct {
+    int64_t nans, positive_infinities, negative_infinities, zeros;
+    int64_t finite;   /* none: max and min mean nothing */
+    int64_t max, min; /* ranks */
+    Sum sums[UNIT_COUNT], squares[UNIT_COUNT];
+} Statistics;
+
+static void add_to(Sum *sum, double value)
+{
+    double total = sum->total + value;
+    if (fabs(sum->total) >= fabs(value))
+        sum->lost += (sum->total - total) + value;
+    else
+        sum->lost += (value - total) + sum->total;
+    sum->total = total;
+}
+
+typedef struct {
+    double values, squares;
+} Sums;
+
+static inline void add_arrays(double *restrict to, const double *restrict from, int n)
+{
+    for (int k = 0; k < n; k++)
+        to[k] += from[k];
+}
+
+/* A running sum would have to wait for itself. So a block is read as ROWS rows, added up column by
+ * column, and the columns are folded in halves: no step waits for the last, and rounding errors
+ * grow with log(n) only. */
+CLONES static Sums sum_block(const double *values, int n)
+{
+    double sum[COLUMNS], squares[COLUMNS];
+    int columns = n / ROWS;
+    sum[0] = squares[0] = 0.0;
+    for (int k = 0; k < columns; k++) {
+        double s = values[k], q = s * s;
+        for (int row = 1; row < ROWS; row++) {
+            double x = values[row * columns + k];
+            s += x;
+            q += x * x;
+        }
+        sum[k] = s;
+        squares[k] = q;
+    }
+    int length = columns;
+    for (; length > 8; length -= length / 2) {
+        add_arrays(sum, sum + length - length / 2, length / 2);
+        add_arrays(squares, squares + length - length / 2, length / 2);
+    }
+    for (int k = 1; k < length; k++) {
+        sum[0] += sum[k];
+        squares[0] += squares[k];
+    }
+    for (int i = columns * ROWS; i < n; i++) {
+        sum[0] += values[i];
+        squares[0] += values[i] * values[i];
+    }
+    return (Sums){sum[0], squares[0]};
+}
+
+static double find_peak(Extremes extremes)
+{
+    double max = fabs(double_of_rank(extremes.max)), min = fabs(double_of_rank(extremes.min));
+    return max > min ? max : min;
+}
+
+static void add_finite(Statistics *statistics, int n, Extremes extremes, Sums sums, int unit)
+{
+    if (n == 0)
+        return;
+    if (statistics->finite == 0 || extremes.max > statistics->max)
+        statistics->max = extremes.max;
+    if (statistics->finite == 0 || extremes.min < statistics->min)
+        statistics->min = extremes.min;
+    statistics->finite += n;
+    statistics->zeros += extremes.zeros;
+    add_to(&statistics->sums[unit], sums.values);
+    add_to(&statistics->squares[unit], sums.squares);
+}
+
+/* Count what is not finite and move the finite elements together. */
+static int drop_nonfinite(Statistics *statistics, double *values, int n)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        double x = values[i];
+        statistics->nans += x != x;
+        statistics->positive_infinities += x > DBL_MAX;
+        statistics->negative_infinities += x < -DBL_MAX;
+        values[kept] = x;
+        kept += fabs(x) <= DBL_MAX;
+    }
+    return kept;
+}
+
+static Extremes find_extremes(const double *values, int n)
+{
+    double max = n ? values[0] : 0.0, min = max;
+    int64_t zeros = 0;
+    for (int i = 0; i < n; i++) {
+        max = values[i] > max ? values[i] : max;
+        min = values[i] < min ? values[i] : min;
+        zeros += values[i] == 0.0;
+    }
+    return (Extremes){rank_of_double(max), rank_of_double(min), zeros};
+}
+
+/* Sum as if nothing were special. A finite sum of squares proves that nothing was, unless it is so
+ * large or so small that squares may have been lost; only such a block is looked at closely. */
+static void add_block(Statistics *statistics, double *values, int n, Extremes extremes)
+{
+    Sums sums = sum_block(values, n);
+    double largest_square = BIG_LIMIT * BIG_LIMIT, smallest_square = SMALL_LIMIT * SMALL_LIMIT;
+    int plain = sums.squares >= smallest_square && sums.squares <= largest_square;
+    if (plain || extremes.zeros == n) {
+        add_finite(statistics, n, extremes, sums, PLAIN);
+        return;
+    }
+    /* Only floating-point types get here, so the ranks are those of doubles. */
+    n = drop_nonfinite(statistics, values, n);
+    extremes = find_extremes(values, n);
+    double peak = find_peak(extremes);
+    int unit = peak > BIG_LIMIT ? BIG : peak < SMALL_LIMIT ? SMALL : PLAIN;
+    for (int i = 0; i < n; i++)
+        values[i] /= UNITS[unit];
+    add_finite(statistics, n, extremes, sum_block(values, n), unit);
+}
+
+/* --- histogram --------------------------------------------------------------------------------*/
+
+typedef struct {
+    double low, high, bins;
+} Range;
+
+/* Write each element's bin; `bins` stands for none. NaN fails both comparisons, inf one. Keep
+ * the arithmetic equal to bin_values in statistics_numpy.py, so that both agree at every edge. */
+CLONES static void bin_block(const double *values, int n, const Range *range, int32_t *numbers)
+{
+    double low = range->low, high = range->high, bins = range->bins;
+    double unit = high - low > DBL_MAX ? 0.5 : 1.0; /* a width past double's range: use halves */
+    double start = low * unit, width = high * unit - low * unit;
+    double wide = width > 0.0 ? width : 1.0; /* low == high: all of it is bin 0 */
+    for (int i = 0; i < n; i++) {
+        double x = values[i];
+        double place = (x * unit - start) / wide * bins;
+        place = place < bins - 1.0 ? place : bins - 1.0; /* the last bin holds its upper edge */
+        place = x >= low ? place : bins;
+        place = x <= high ? place : bins;
+        numbers[i] = (int32_t)place;
+    }
+}
+
+/* --- the types --------------------------------------------------------------------------------*/
+
+typedef enum { REAL, SIGNED, UNSIGNED } RankKind;
+
+typedef struct {
+    const char *name;
+    size_t size;
+    Load load;
+    RankKind kind;
+} Type;
+
+static const Type TYPES[] = {
+    {"float64", 8, load_float64, REAL},
+    {"float32", 4, load_float32, REAL},
+    {"float16", 2, load_float16, REAL},
+    {"bfloat16", 2, load_bfloat16, REAL},
+    {"int64", 8, load_int64, SIGNED},
+    {"int32", 4, load_int32, SIGNED},
+    {"int16", 2, load_int16, SIGNED},
+    {"int8", 1, load_int8, SIGNED},
+    {"uint64", 8, load_uint64, UNSIGNED},
+    {"uint32", 4, load_uint32, SIGNED},
+    {"uint16", 2, load_uint16, SIGNED},
+    {"uint8", 1, load_uint8, SIGNED},
+    {"bool", 1, load_bool, SIGNED},
+};
+
+static void measure_elements(const char *source, Py_ssize_t n, const Type *type, Statistics *out)
+{
+    double values[BLOCK];
+    FloatMode mode = keep_denormals();
+    for (Py_ssize_t done = 0; done < n; done += BLOCK) {
+        int part = n - done < BLOCK ? (int)(n - done) : BLOCK;
+        const char *start = source + (size_t)done * type->size;
+        Extremes extremes = type->load(start, part, values);
+        add_block(out, values, part, extremes);
+    }
+    restore_mode(mode);
+}
+
+static void bin_elements(const char *source, Py_ssize_t n, const Type *type, const Range *range,
+                         int64_t *counts)
+{
+    double values[BLOCK];
+    int32_t numbers[BLOCK];
+    int32_t bins = (int32_t)range->bins;
+    FloatMode mode = keep_denormals();
+    for (Py_ssize_t done = 0; done < n; done += BLOCK) {
+        int part = n - done < BLOCK ? (int)(n - done) : BLOCK;
+        type->load(source + (size_t)done * type->size, part, values);
+        bin_block(values, part, range, numbers);
+        for (int i = 0; i < part; i++)
+            if (numbers[i] < bins)
+                counts[numbers[i]]++;
+    }
+    restore_mode(mode);
+}
+
+/* Equal neighbours would wait for each other's increment: four tables take turns. */
+static void count_byte_values(const unsigned char *source, Py_ssize_t n, int64_t *counts)
+{
+    int64_t tables[4][256] = {{0}};
+    for (Py_ssize_t i = 0; i < n; i++)
+        tables[i % 4][source[i]]++;
+    for (int value = 0; value < 256; value++)
+        counts[value] += tables[0][value] + tables[1][value] + tables[2][value] + tables[3][value];
+}
+
+/* --- Python -----------------------------------------------------------------------------------
+ * Addresses come as integers; the caller keeps the memory alive. */
+
+static int parse_source(PyObject *const *args, const char **source, Py_ssize_t *n)
+{
+    *source = PyLong_AsVoidPtr(args[0]);
+    if (PyErr_Occurred())
+        return 0;
+    *n = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred())
+        return 0;
+    if (*n < 0 || (*n > 0 && *source == NULL)) {
+        PyErr_Format(PyExc_ValueError, "got %zd elements at address %p", *n, (const void *)*source);
+        return 0;
+    }
+    return 1;
+}
+
+static const Type *parse_type(PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    if (text == NULL)
+        return NULL;
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
+        if (strcmp(TYPES[i].name, text) == 0)
+            return &TYPES[i];
+    PyErr_Format(PyExc_ValueError, "the kernel has no element type '%s'", text);
+    return NULL;
+}
+
+static int check_argument_count(Py_ssize_t got, Py_ssize_t wanted)
+{
+    if (got != wanted)
+        PyErr_Format(PyExc_TypeError, "got %zd arguments, wanted %zd", got, wanted);
+    return got == wanted;
+}
+
+static PyObject *build_extreme(const Statistics *statistics, const Type *type, int64_t rank)
+{
+    if (statistics->finite == 0)
+        Py_RETURN_NONE;
+    if (type->kind == UNSIGNED)
+        return PyLong_FromUnsignedLongLong(uint64_of_rank(rank));
+    if (type->kind == SIGNED)
+        return PyLong_FromLongLong(rank);
+    return PyFloat_FromDouble(double_of_rank(rank) + 0.0); /* -0.0 becomes 0.0 */
+}
+
+PyDoc_STRVAR(measure_doc,
+             "measure(address, n, type, /)\n--\n\n"
+             "Return nans, +infinities, -infinities, zeros, max, min, sums, squares.\n\n"
+             "max and min are over the finite elements, None without any. The sums come in three\n"
+             "parts, of elements in units of 2**-600, 1 and 2**600.");
+
+static PyObject *measure(PyObject *self, PyObject *const *args, Py_ssize_t arg_count)
+{
+    (void)self;
+    const char *source;
+    Py_ssize_t n;
+    const Type *type;
+    if (!check_argument_count(arg_count, 3) || !parse_source(args, &source, &n) ||
+        !(type = parse_type(args[2])))
+        return NULL;
+    Statistics got;
+    memset(&got, 0, sizeof got);
+    Py_BEGIN_ALLOW_THREADS
+    measure_elements(source, n, type, &got);
+    Py_END_ALLOW_THREADS
+    double sums[UNIT_COUNT], squares[UNIT_COUNT];
+    for (int unit = 0; unit < UNIT_COUNT; unit++) {
+        sums[unit] = got.sums[unit].total + got.sums[unit].lost;
+        squares[unit] = got.squares[unit].total + got.squares[unit].lost;
+    }
+    return Py_BuildValue("LLLLNN(ddd)(ddd)", (long long)got.nans,
+                         (long long)got.positive_infinities, (long long)got.negative_infinities,
+                         (long long)got.zeros, build_extreme(&got, type, got.max),
+                         build_extreme(&got, type, got.min),
+                         sums[SMALL], sums[PLAIN], sums[BIG], squares[SMALL], squares[PLAIN],
+                         squares[BIG]);
+}
+
+PyDoc_STRVAR(histogram_doc,
+             "histogram(address, n, type, low, high, bins, counts, /)\n--\n\n"
+             "Add the elements in [low, high] to the `bins` int64 at the address `counts`.");
+
+static PyObject *histogram(PyObject *self, PyObject *const *args, Py_ssize_t arg_count)
+{
+    (void)self;
+    const char *source;
+    Py_ssize_t n;
+    const Type *type;
+    if (!check_argument_count(arg_count, 7) || !parse_source(args, &source, &n) ||
+        !(type = parse_type(args[2])))
+        return NULL;
+    Range range;
+    range.low = PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    range.high = PyFloat_AsDouble(args[4]);
+    if (PyErr_Occurred())
+        return NULL;
+    long bins = PyLong_AsLong(args[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    int64_t *counts = PyLong_AsVoidPtr(args[6]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (counts == NULL || bins < 1 || bins >= INT32_MAX || !isfinite(range.low) ||
+        !isfinite(range.high) || range.low > range.high) {
+        PyErr_SetString(PyExc_ValueError,
+                        "wanted finite low <= high, 1 <= bins < 2**31 - 1 and room for the counts");
+        return NULL;
+    }
+    range.bins = (double)bins;
+    Py_BEGIN_ALLOW_THREADS
+    bin_elements(source, n, type, &range, counts);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(count_bytes_doc,
+             "count_bytes(address, n, counts, /)\n--\n\n"
+             "Add how often each byte value occurs to the 256 int64 at the address `counts`.");
+
+static PyObject *count_bytes(PyObject *self, PyObject *const *args, Py_ssize_t arg_count)
+{
+    (void)self;
+    const char *source;
+    Py_ssize_t n;
+    if (!check_argument_count(arg_count, 3) || !parse_source(args, &source, &n))
+        return NULL;
+    int64_t *counts = PyLong_AsVoidPtr(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (counts == NULL) {
+        PyErr_SetString(PyExc_ValueError, "wanted room for the counts, got address 0");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    count_byte_values((const unsigned char *)source, n, counts);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef METHODS[] = {
+    {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL, measure_doc},
+    {"histogram", (PyCFunction)(void (*)(void))histogram, METH_FASTCALL, histogram_doc},
+    {"count_bytes", (PyCFunction)(void (*)(void))count_bytes, METH_FASTCALL, count_bytes_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_kernel",
+    .m_doc = "Statistics of one array; tensorprobe.metrics.statistics is the way in.",
+    .m_size = 0,
+    .m_methods = METHODS,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void) { return PyModule_Create(&MODULE); }

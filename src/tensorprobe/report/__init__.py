@@ -1,0 +1,1 @@
+"""Rows in, text and files out. No arithmetic."""

@@ -1,0 +1,85 @@
+"""`tensorprobe show`: open a dump and print what was asked for."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from tensorprobe.errors import DumpError
+from tensorprobe.report.console import QuietConsole
+from tensorprobe.report.dump_json import details_json, gaps_json, part_json, tree_json_lines
+from tensorprobe.report.dump_text import (
+    print_details,
+    print_gaps,
+    print_part_title,
+    print_tree,
+)
+from tensorprobe.show.select import details_of, tree_of
+from tensorprobe.store import Dump, RankDump, open_dump
+
+__all__ = ["show_dump"]
+
+
+def show_dump(
+    path: str,
+    pattern: str | None = None,
+    *,
+    step: int | None = None,
+    rank: int | None = None,
+    as_json: bool = False,
+) -> int:
+    """Print a dump's calls, or all about the one whose whole name is the pattern.
+
+    Returns:
+        The exit code: 2 if something of what was asked for is missing or damaged.
+
+    Raises:
+        DumpError: the dump cannot be opened, or holds nothing of what was asked for.
+    """
+    dump = open_dump(path)
+    parts = _chosen_parts(dump, step, rank)
+    console = QuietConsole()
+    count = sum(_show_part(console, part, pattern, as_json=as_json) for part in parts)
+    gaps = dump.gaps
+    if as_json:
+        for line in gaps_json(gaps):
+            sys.stdout.write(line + "\n")
+    else:
+        sys.stdout.flush()
+        print_gaps(QuietConsole(stderr=True), gaps)
+    if not count and pattern is not None:
+        raise DumpError(f"no call in {path} fits {pattern!r}; without a pattern all are shown")
+    return 2 if gaps else 0
+
+
+def _chosen_parts(dump: Dump, step: int | None, rank: int | None) -> list[RankDump]:
+    parts = [
+        part
+        for part in dump.parts
+        if (step is None or part.info.step == step) and (rank is None or part.info.rank == rank)
+    ]
+    # With nothing chosen, `part` says what is there.
+    return parts or [dump.part(step=step, rank=rank)]
+
+
+def _show_part(console: Console, part: RankDump, pattern: str | None, *, as_json: bool) -> int:
+    if as_json:
+        sys.stdout.write(part_json(part.label, part.path, part.info) + "\n")
+    else:
+        print_part_title(console, part.label, part.info, len(part))
+    if pattern is not None and pattern in part:
+        details = details_of(part, pattern)
+        if as_json:
+            sys.stdout.write(details_json(part.label, details) + "\n")
+        else:
+            print_details(console, details)
+        return 1
+    branches = tree_of(part, pattern)
+    if not as_json:
+        return print_tree(console, branches)
+    count = 0
+    for line in tree_json_lines(part.label, branches):
+        sys.stdout.write(line + "\n")
+        count += 1
+    return count

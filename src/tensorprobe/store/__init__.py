@@ -1,0 +1,14 @@
+"""Write and read dump folders: our own, and those of every older tool.
+
+open_dump ─► find the files ─► one reader per format ─► Dump of RankDumps of CallRecords
+DumpWriter ─► journals that grow with the run ─► the final files, each complete when it appears
+"""
+
+from __future__ import annotations
+
+from tensorprobe.store.dump import Dump, RankDump
+from tensorprobe.store.locate import open_dump
+from tensorprobe.store.tensor_data import TensorData
+from tensorprobe.store.writer import DumpWriter
+
+__all__ = ["Dump", "DumpWriter", "RankDump", "TensorData", "open_dump"]

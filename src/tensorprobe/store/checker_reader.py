@@ -1,0 +1,186 @@
+"""Read what api_accuracy_checker wrote: forward_info, backward_info and stack_info of one process.
+
+A forward entry has arguments and no results; a backward entry has the gradients of the results
+alone. With real data a tensor's leaf holds the path of its file and nothing else, so dtype and
+shape come from the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import DumpError, NameFormatError
+from tensorprobe.names import Direction, parse_checker_call
+from tensorprobe.records import CallRecord, DumpInfo, Frame
+from tensorprobe.store.call_stacks import parse_stacks
+from tensorprobe.store.data_folder import DataFolder, inside
+from tensorprobe.store.dump import RankDump
+from tensorprobe.store.entry_file import map_file
+from tensorprobe.store.json_text import parse_json, parse_start_of_json
+from tensorprobe.store.leaf_decode import LeafDecoder
+
+__all__ = ["is_checker_file", "open_checker_files"]
+
+_FILE = re.compile(r"(?P<kind>forward|backward|stack)_info_(?P<process>[0-9]{1,18})\.json")
+_DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+
+
+def is_checker_file(name: str) -> bool:
+    """Whether a file's name is one of the three that the tool writes.
+
+    >>> is_checker_file("forward_info_2861.json")
+    True
+    """
+    return _FILE.fullmatch(name) is not None
+
+
+def open_checker_files(path: Path, info: DumpInfo) -> RankDump:
+    """Open the three files of one process; any one of them may be given, any may be missing.
+
+    Raises:
+        DumpError: neither the forward nor the backward file can be read.
+    """
+    match = _FILE.fullmatch(path.name)
+    if match is None:
+        raise DumpError(f"{path} is no file of api_accuracy_checker; give a forward_info_*.json")
+    process, folder = match["process"], path.parent
+    raw: dict[str, tuple[Direction, Any]] = {}
+    problems: list[str] = []
+    for direction in _DIRECTIONS:
+        file = inside(folder, f"{direction}_info_{process}.json")
+        try:
+            for key, value in _read_object(file, problems).items():
+                raw[str(parse_checker_call(key, direction))] = (direction, value)
+        except (DumpError, NameFormatError) as err:
+            problems.append(str(err))
+    if not raw and problems:
+        raise DumpError("; ".join(problems))
+    data = DataFolder(folder)
+    has_data = any(_mentions_data(value) for _, value in raw.values())
+    return RankDump(
+        path,
+        replace(
+            info,
+            process=int(process),
+            task="tensor" if has_data else "statistics",
+            level="L1",
+            tool="api_accuracy_checker",
+        ),
+        _CheckerSource(raw, data),
+        data,
+        read_stacks=lambda: _read_stacks(folder, process),
+        problems=problems,
+    )
+
+
+def _read_object(file: Path, problems: list[str]) -> Mapping[str, Any]:
+    text = bytes(map_file(file))
+    try:
+        parsed = parse_json(text)
+    except DumpError as err:
+        # Written line by line: everything before the damage is good.
+        parsed = parse_start_of_json(text)
+        if not isinstance(parsed, dict) or not parsed:
+            raise DumpError(f"{file} is {err}; dump it again or give another file") from err
+        lost = parsed.popitem()[0]
+        problems.append(f"{file.name} is {err}; {len(parsed)} calls before {lost} are read")
+    if not isinstance(parsed, dict):
+        raise DumpError(f"{file} is no dump: wanted an object with one entry per call")
+    return parsed
+
+
+def _mentions_data(value: Any) -> bool:
+    if isinstance(value, dict):
+        return "datapath" in value or any(_mentions_data(item) for item in value.values())
+    return isinstance(value, list) and any(_mentions_data(item) for item in value)
+
+
+def _read_stacks(folder: Path, process: str) -> Mapping[str, tuple[Frame, ...]]:
+    path = inside(folder, f"stack_info_{process}.json")
+    if not path.exists():
+        return {}
+    try:
+        stacks = parse_stacks(bytes(map_file(path)))
+        return {str(parse_checker_call(key, "forward")): stack for key, stack in stacks.items()}
+    except (DumpError, NameFormatError) as err:
+        raise DumpError(f"{path}: {err}") from err
+
+
+class _CheckerSource:
+    """The calls of one process: the forward ones, then the backward ones."""
+
+    def __init__(self, raw: dict[str, tuple[Direction, Any]], data: DataFolder) -> None:
+        self._raw = raw
+        self._data = data
+        self._decoder = LeafDecoder()
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        return tuple(self._raw)
+
+    def read(self, name: str) -> CallRecord:
+        direction, value = self._raw[name]
+        if direction == "backward":
+            if not isinstance(value, list):
+                raise DumpError(f"the entry is {type(value).__name__}, wanted a list")
+            return CallRecord(name, inputs=tuple(self._decode(item) for item in value))
+        args = value.get("args") if isinstance(value, dict) else None
+        kwargs = value.get("kwargs") if isinstance(value, dict) else None
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise DumpError("the entry has no list of args and object of kwargs")
+        return CallRecord(
+            name,
+            inputs=tuple(self._decode(item) for item in args),
+            kwargs={name: self._decode(item) for name, item in kwargs.items()},
+        )
+
+    def take_problems(self) -> list[str]:
+        problems, self._decoder.problems = self._decoder.problems, []
+        return problems
+
+    def _decode(self, raw: Any) -> Any:
+        return self._decoder.decode(self._modern(raw))
+
+    def _modern(self, raw: Any) -> Any:
+        """Rewrite a leaf in the words of today's dumps."""
+        if isinstance(raw, list):
+            return [self._modern(item) for item in raw]
+        if not isinstance(raw, dict):
+            return raw
+        if raw.get("type") != "torch.Tensor":
+            is_leaf = isinstance(raw.get("type"), str)
+            return raw if is_leaf else {key: self._modern(item) for key, item in raw.items()}
+        leaf = dict(raw)
+        for key in ("Max", "Min"):
+            # The plain value passes over what is not finite; the origin does not.
+            origin = leaf.pop(f"{key}_origin", None)
+            if origin is not None:
+                leaf[f"{key}_finite"] = leaf.get(key)
+                leaf[key] = origin
+        if "datapath" in leaf:
+            return self._described(leaf)
+        return leaf
+
+    def _described(self, leaf: dict[str, Any]) -> dict[str, Any]:
+        path = leaf.pop("datapath")
+        try:
+            data_name = _relative_to_json(path)
+            dtype, shape = self._data.describe(data_name)
+        except DumpError as err:
+            self._decoder.problems.append(str(err))
+            return {"type": "torch.Tensor (unreadable)"}
+        return {**leaf, "dtype": dtype, "shape": list(shape), "data_name": data_name}
+
+
+def _relative_to_json(datapath: Any) -> str:
+    """Cut a data path down to its part below the JSON files; older ones are absolute and stale."""
+    parts = datapath.split("/") if isinstance(datapath, str) else []
+    for index, part in enumerate(parts):
+        if part in ("forward_real_data", "backward_real_data"):
+            return "/".join(parts[index:])
+    raise DumpError(f"the data path {datapath!r} does not lead into forward_real_data")

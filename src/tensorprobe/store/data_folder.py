@@ -1,0 +1,97 @@
+"""Find a dump's files without ever leaving its folder, whatever the dump says."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from tensorprobe.errors import UnsafeFileError
+from tensorprobe.store.tensor_data import TensorData
+from tensorprobe.store.tensor_file import load_tensor
+
+__all__ = ["DataFolder", "inside"]
+
+
+def inside(root: Path, relative: str) -> Path:
+    """Return `root / relative` if that stays in `root`, also through symbolic links.
+
+    >>> inside(Path("."), "../x")
+    Traceback (most recent call last):
+    tensorprobe.errors.UnsafeFileError: the name '../x' leads out of its folder .; it was not opened
+
+    Raises:
+        UnsafeFileError: the name or a link on the way leads elsewhere.
+    """
+    parts = relative.split("/")
+    if not relative or "\0" in relative or parts[0] == "" or ".." in parts:
+        raise UnsafeFileError(
+            f"the name {relative!r} leads out of its folder {root}; it was not opened"
+        )
+    path = root / relative
+    if _has_link_below(root, parts):
+        real_root, real_path = os.path.realpath(root), os.path.realpath(path)
+        if os.path.commonpath([real_root, real_path]) != real_root:
+            raise UnsafeFileError(
+                f"{path} is a link that leads out of its folder {root}; it was not opened"
+            )
+    return path
+
+
+def _has_link_below(root: Path, parts: list[str]) -> bool:
+    path = os.fspath(root)
+    for part in parts:
+        path = f"{path}/{part}"
+        try:
+            if stat.S_ISLNK(os.lstat(path).st_mode):
+                return True
+        except OSError:
+            # Not there: the reader of the file says so.
+            return False
+    return False
+
+
+class DataFolder:
+    """The folder with the tensors of one rank's dump.
+
+    Args:
+        root: the folder that nothing may leave; the one with the dump's JSON.
+        below: where in it the tensors' names start.
+    """
+
+    def __init__(self, root: Path, below: str = "") -> None:
+        self.root = root
+        self._below = f"{below}/" if below else ""
+
+    def path_of(self, data_name: str) -> Path:
+        """Return the path of a tensor's file, which may be missing.
+
+        Raises:
+            UnsafeFileError: the name leads out of the folder.
+        """
+        return inside(self.root, self._below + data_name if data_name[:1] != "/" else data_name)
+
+    def load(self, data_name: str) -> TensorData:
+        """Map a tensor's data.
+
+        Raises:
+            UnsafeFileError: the name leads out of the folder, or the file asks for code.
+            TensorFileError: the file is missing, cut short or no tensor.
+        """
+        return load_tensor(self.path_of(data_name))
+
+    def problem_with(self, data_name: str) -> str | None:
+        """Say what is wrong with a tensor's file as far as can be told without opening it."""
+        try:
+            if not os.path.getsize(self.path_of(data_name)):
+                return f"the data file {data_name} is empty"
+        except UnsafeFileError as err:
+            return str(err)
+        except (OSError, ValueError):
+            return f"the data file {data_name} is missing"
+        return None
+
+    def describe(self, data_name: str) -> tuple[str, tuple[int, ...]]:
+        """Return the dtype and shape that a tensor's file says."""
+        data = self.load(data_name)
+        return data.dtype.name, data.shape

@@ -1,0 +1,249 @@
+"""One Dump, whatever tool wrote it: the calls of every rank and step, read when asked for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from tensorprobe.errors import DumpError, NameFormatError
+from tensorprobe.names import forward_of
+from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, TensorValue
+from tensorprobe.store.data_folder import DataFolder
+from tensorprobe.store.tensor_data import TensorData
+
+__all__ = ["CallSource", "Dump", "RankDump"]
+
+_Read = TypeVar("_Read")
+
+
+class CallSource(Protocol):
+    """Where a rank's calls come from: one implementation per format."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The calls' names in the order of the dump."""
+
+    def read(self, name: str) -> CallRecord:
+        """Return one call; raises DumpError where its record is damaged."""
+
+    def take_problems(self) -> list[str]:
+        """Return what was wrong with the records read since the last time, in words."""
+
+
+class RankDump:
+    """The calls that one rank made in one step.
+
+    Attributes:
+        path: the file with the calls.
+        info: what is known of the dump as a whole.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        info: DumpInfo,
+        source: CallSource,
+        data: DataFolder,
+        *,
+        read_stacks: Callable[[], Mapping[str, tuple[Frame, ...]]] = dict,
+        read_parents: Callable[[], Mapping[str, str | None]] = dict,
+        problems: Sequence[str] = (),
+    ) -> None:
+        self.path = path
+        self.info = info
+        self._source = source
+        self._data = data
+        self._read_stacks = read_stacks
+        self._read_parents = read_parents
+        self._stacks: Mapping[str, tuple[Frame, ...]] | None = None
+        self._parents: Mapping[str, str | None] | None = None
+        # By name, so that walking the calls twice reports nothing twice.
+        self._gaps: dict[str, Gap] = {}
+        self._is_checked = False
+        for problem in problems:
+            self._add_gap(problem)
+
+    def __repr__(self) -> str:
+        return f"<RankDump {self.path}: {len(self.names)} calls>"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[CallRecord]:
+        return self.calls()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known_names
+
+    @cached_property
+    def _known_names(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @property
+    def label(self) -> str:
+        """The folder names that tell this part from the others, `step0/rank1`."""
+        step = "" if self.info.step is None else f"step{self.info.step}/"
+        if self.info.rank is None and self.info.process is not None:
+            return f"{step}proc{self.info.process}"
+        return f"{step}rank{'' if self.info.rank is None else self.info.rank}"
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The calls' names in the order in which they were recorded."""
+        return self._source.names
+
+    def calls(self) -> Iterator[CallRecord]:
+        """Yield every call that can be read; the others are in `gaps` from then on."""
+        for name in self.names:
+            call = self.try_call(name)
+            if call is not None:
+                yield call
+
+    def try_call(self, name: str) -> CallRecord | None:
+        """Return a call of this dump, or None, and a gap, if its record is damaged."""
+        try:
+            call = self._source.read(name)
+        except DumpError as err:
+            self._add_gap(f"{name}: {err}")
+            return None
+        for problem in self._source.take_problems():
+            self._add_gap(f"{name}: {problem}")
+        return call
+
+    def call(self, name: str) -> CallRecord:
+        """Return one call.
+
+        Raises:
+            DumpError: there is none of that name, or its record is damaged.
+        """
+        if name not in self:
+            near = difflib.get_close_matches(name, self.names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`tensorprobe show` lists the calls"
+            raise DumpError(f"{self.path} holds no call {name!r}; {hint}")
+        try:
+            return self._source.read(name)
+        except DumpError as err:
+            raise DumpError(f"{self.path}: {name}: {err}") from err
+
+    def stack(self, name: str) -> tuple[Frame, ...]:
+        """Return where a call was made, innermost first; a backward call has its forward's."""
+        if self._stacks is None:
+            self._stacks = self._read_or_report(self._read_stacks, "stacks")
+        if name in self._stacks:
+            return self._stacks[name]
+        try:
+            return self._stacks.get(forward_of(name), ())
+        except NameFormatError:
+            return ()
+
+    def parent(self, name: str) -> str | None:
+        """Return the module call around a call, or None at the top or where it is not known."""
+        if self._parents is None:
+            self._parents = self._read_or_report(self._read_parents, "module tree")
+        return self._parents.get(name)
+
+    def load(self, tensor: TensorValue) -> TensorData:
+        """Map the data of a tensor of this dump; nothing is read before it is looked at.
+
+        Raises:
+            DumpError: the tensor has no data, or its file is missing, damaged or unsafe.
+        """
+        if tensor.data_name is None:
+            raise DumpError(f"{self.path}: this tensor has statistics only, no data file")
+        return self._data.load(tensor.data_name)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What this dump should hold and does not; the first look reads every record once."""
+        if not self._is_checked:
+            self._is_checked = True
+            for call in self.calls():
+                for leaf in call.leaves():
+                    if isinstance(leaf.value, TensorValue) and leaf.value.data_name is not None:
+                        problem = self._data.problem_with(leaf.value.data_name)
+                        if problem is not None:
+                            self._add_gap(f"{call.name}: {problem}")
+            self.stack("")
+            self.parent("")
+        return tuple(self._gaps.values())
+
+    def _add_gap(self, problem: str) -> None:
+        self._gaps.setdefault(problem, Gap(self.path, problem))
+
+    def _read_or_report(
+        self, read: Callable[[], Mapping[str, _Read]], what: str
+    ) -> Mapping[str, _Read]:
+        try:
+            return read()
+        except DumpError as err:
+            self._add_gap(f"the {what} cannot be read: {err}")
+            return {}
+
+
+class Dump:
+    """Everything that was found under one path: one part per rank and step.
+
+    Attributes:
+        path: what was opened.
+        parts: the ranks' dumps, ordered by step and rank; never empty.
+    """
+
+    def __init__(self, path: Path, parts: Sequence[RankDump], gaps: Sequence[Gap] = ()) -> None:
+        self.path = path
+        self.parts = tuple(parts)
+        self._gaps = tuple(gaps)
+
+    def __repr__(self) -> str:
+        return f"<Dump {self.path}: {len(self.parts)} parts, {len(self)} calls>"
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __iter__(self) -> Iterator[CallRecord]:
+        return self.calls()
+
+    def calls(self) -> Iterator[CallRecord]:
+        """Yield every call of every part."""
+        for part in self.parts:
+            yield from part.calls()
+
+    @property
+    def steps(self) -> tuple[int | None, ...]:
+        """The steps that are there, in order."""
+        return tuple(dict.fromkeys(part.info.step for part in self.parts))
+
+    @property
+    def ranks(self) -> tuple[int | None, ...]:
+        """The ranks that are there, in order."""
+        return tuple(dict.fromkeys(part.info.rank for part in self.parts))
+
+    def part(self, *, step: int | None = None, rank: int | None = None) -> RankDump:
+        """Return the one part of a step and rank; what is left out may be anything.
+
+        Raises:
+            DumpError: no part fits, or several do.
+        """
+        fitting = [
+            part
+            for part in self.parts
+            if (step is None or part.info.step == step) and (rank is None or part.info.rank == rank)
+        ]
+        if len(fitting) == 1:
+            return fitting[0]
+        there = ", ".join(part.label for part in self.parts[:8])
+        more = ", …" if len(self.parts) > 8 else ""
+        wanted = " and ".join(
+            f"{key} {value}" for key, value in (("step", step), ("rank", rank)) if value is not None
+        )
+        found = "several parts fit" if fitting else "no part fits"
+        raise DumpError(
+            f"{self.path}: {found} {wanted or 'without a step or rank'}; there are: {there}{more}"
+        )
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What is missing from any part, and the parts that could not be opened at all."""
+        return self._gaps + tuple(gap for part in self.parts for gap in part.gaps)

@@ -1,0 +1,223 @@
+"""A dump.json or debug.json as an index of its entries, each parsed when it is asked for.
+
+Both we and the older tools put every entry of `data` on a line of its own, two spaces in:
+
+    {
+     "task": "statistics",
+     "data": {
+      "Functional.linear.0.forward": {…},
+      "Functional.relu.0.forward": {…}
+     }
+    }
+
+A raw newline cannot stand inside a JSON string, so a newline, two spaces and a quote begin an
+entry and nothing else. Finding those takes a fraction of the time of parsing, needs no memory, and
+a file that ends in the middle still gives all the entries before. A file that is laid out
+differently is parsed as a whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import stat
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import DumpError
+from tensorprobe.store.json_text import parse_json, parse_start_of_json
+from tensorprobe.store.layout import PART_SUFFIX
+
+__all__ = ["EntryFile", "map_file", "open_entry_file"]
+
+_FIRST_LINE = b'{\n "'
+_DATA = b'\n "data": {'
+# An entry's beginning with its name, or the end of the data.
+_ENTRY_OR_END = re.compile(rb'\n (?:\}| "((?:[^"\\]|\\.)*)":)')
+# The header is six short lines; a `data` that starts later belongs to something else.
+_HEADER_LIMIT = 1 << 20
+
+
+class EntryFile:
+    """The entries of one file.
+
+    Attributes:
+        path: the file.
+        header: the top-level keys before and after `data`.
+        problems: what is wrong with the file as a whole, in words.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        header: dict[str, Any],
+        entries: dict[str, Any],
+        *,
+        text: mmap.mmap | bytes | None = None,
+        problems: tuple[str, ...] = (),
+    ) -> None:
+        """Keep the entries: parsed ones, or with `text` their places in it."""
+        self.path = path
+        self.header = header
+        self.problems = problems
+        self._entries = entries
+        self._text = text
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The entries' names in the order of the file."""
+        return tuple(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def read(self, name: str) -> Any:
+        """Parse one entry.
+
+        Raises:
+            DumpError: the entry is no JSON.
+        """
+        place = self._entries[name]
+        if self._text is None:
+            return place
+        start, end = place
+        return parse_json(self._text[start:end])
+
+
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """Map a regular file into memory; an empty one gives empty bytes.
+
+    Raises:
+        DumpError: it is missing, no regular file, or may not be read.
+    """
+    try:
+        # A pipe would block the open for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise DumpError(f"{path} is no regular file; give a dump's file or folder")
+            if status.st_size == 0:
+                return b""
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError as err:
+        raise DumpError(f"{path} does not exist; check the path") from err
+    except (OSError, ValueError) as err:
+        raise DumpError(f"{path} cannot be read: {err}") from err
+
+
+def open_entry_file(path: Path) -> EntryFile:
+    """Index the entries of a dump.json or debug.json, whole, cut short or damaged.
+
+    Raises:
+        DumpError: the file cannot be read or is no dump at all.
+    """
+    text = map_file(path)
+    if path.name.endswith(PART_SUFFIX) and text.find(_DATA, 0, _HEADER_LIMIT) < 0:
+        # Killed before the first line was whole: a dump that holds nothing yet.
+        return EntryFile(path, {}, {}, problems=("nothing was recorded",))
+    if text[: len(_FIRST_LINE)] == _FIRST_LINE:
+        indexed = _index_by_lines(path, text)
+        if indexed is not None:
+            return indexed
+    return _parse_whole(path, bytes(text))
+
+
+def _index_by_lines(path: Path, text: mmap.mmap | bytes) -> EntryFile | None:
+    """Index a file in the usual layout; None if it turns out to have another."""
+    data_start = text.find(_DATA, 0, _HEADER_LIMIT)
+    if data_start < 0:
+        return None
+    body_start = data_start + len(_DATA)
+    names: list[bytes] = []
+    starts: list[int] = []
+    # Where each entry ends: before the comma and the newline of the next, or of the closing brace.
+    ends: list[int] = []
+    rest: bytes | None = None
+    if text[body_start : body_start + 1] == b"}":
+        rest = text[body_start + 1 :]
+    else:
+        for match in _ENTRY_OR_END.finditer(text, body_start):
+            ends.append(match.start())
+            if match[1] is None:
+                rest = text[match.end() :]
+                break
+            names.append(match[1])
+            starts.append(match.end())
+    problems: list[str] = []
+    if rest is None:
+        ends.append(len(text))
+        problems.append("it ends in the middle; the calls up to there are read")
+    try:
+        header = parse_json(text[:data_start].rstrip(b", \n") + b"}")
+        header |= {} if rest is None else _closing_keys(rest)
+        places = zip(starts, (_without_comma(text, end) for end in ends[1:]), strict=True)
+        entries: dict[str, Any] = dict(zip(map(_name_text, names), places, strict=True))
+    except DumpError:
+        return None
+    problems.extend(_drop_broken_last_entry(text, entries, is_cut=rest is None))
+    return EntryFile(path, header, entries, text=text, problems=tuple(problems))
+
+
+def _name_text(name: bytes) -> str:
+    if b"\\" not in name and name.isascii():
+        return name.decode("ascii")
+    text: str = parse_json(b'"' + name + b'"')
+    return text
+
+
+def _closing_keys(rest: bytes) -> dict[str, Any]:
+    """Parse the keys after `data`: what we say about the dump once it is closed."""
+    rest = rest.strip()
+    if rest == b"}":
+        return {}
+    if not rest.startswith(b","):
+        raise DumpError("something else follows the data")
+    keys: dict[str, Any] = parse_json(b"{" + rest[1:])
+    return keys
+
+
+def _drop_broken_last_entry(
+    text: mmap.mmap | bytes, entries: dict[str, Any], *, is_cut: bool
+) -> Iterator[str]:
+    """In a file that is cut short the last entry is whole only if it parses."""
+    if not is_cut or not entries:
+        return
+    last = next(reversed(entries))
+    start, end = entries[last]
+    try:
+        parse_json(text[start:end])
+    except DumpError:
+        del entries[last]
+        yield f"the last call, {last}, is incomplete and left out"
+
+
+def _parse_whole(path: Path, text: bytes) -> EntryFile:
+    problems: tuple[str, ...] = ()
+    try:
+        parsed = parse_json(text)
+    except DumpError as err:
+        parsed = parse_start_of_json(text)
+        data = parsed.get("data") if isinstance(parsed, dict) else None
+        if not isinstance(data, dict) or not data:
+            raise DumpError(f"{path} is {err}; dump it again or give another file") from err
+        lost = data.popitem()[0]
+        problems = (f"it is {err}; {len(data)} calls before {lost} are read",)
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("data"), dict):
+        raise DumpError(
+            f'{path} is no dump: it has no "data" object; give a dump.json or debug.json'
+        )
+    entries = parsed.pop("data")
+    return EntryFile(path, parsed, entries, problems=problems)
+
+
+def _without_comma(text: mmap.mmap | bytes, end: int) -> int:
+    return end - 1 if text[end - 1 : end] == b"," else end

@@ -1,0 +1,86 @@
+"""A text file that grows with the run and takes its final name when it is whole.
+
+Every append is one write to the operating system, so a killed process loses at most the text that
+it was writing. A write that fails half-way is taken back, so that the next one starts clean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tensorprobe.store.layout import PART_SUFFIX
+
+__all__ = ["Journal"]
+
+_COPY_BYTES = 1 << 22
+
+
+class Journal:
+    """One growing file.
+
+    Args:
+        path: the final name; until `publish` the file is called that plus `.part`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._part = path.with_name(path.name + PART_SUFFIX)
+        self.has_entries = False
+        self._size = 0
+        self._descriptor = os.open(
+            self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
+        )
+
+    def append(self, text: bytes) -> None:
+        """Add text at the end, all of it or nothing.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        written = 0
+        try:
+            while written < len(text):
+                written += os.pwrite(self._descriptor, text[written:], self._size + written)
+        except OSError:
+            os.ftruncate(self._descriptor, self._size)
+            raise
+        self._size += written
+
+    def append_entry(self, key: str, text: str, *, indent: int) -> None:
+        """Add one entry of a JSON object on a line of its own.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        comma = "," if self.has_entries else ""
+        self.append(f"{comma}\n{' ' * indent}{json.dumps(key)}: {text}".encode())
+        self.has_entries = True
+
+    def publish(self) -> None:
+        """Give the file its final name.
+
+        Raises:
+            OSError: it could not be renamed; the journal stays, and is readable.
+        """
+        try:
+            os.replace(self._part, self.path)
+        except FileNotFoundError:
+            # The folder was removed under us; what we wrote is still there behind the descriptor.
+            self._copy_out()
+            os.replace(self._part, self.path)
+
+    def close(self) -> None:
+        """Close the file, published or not."""
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Remove the unpublished file."""
+        self._part.unlink(missing_ok=True)
+
+    def _copy_out(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._part.open("wb") as copy:
+            for start in range(0, self._size, _COPY_BYTES):
+                copy.write(os.pread(self._descriptor, _COPY_BYTES, start))

@@ -1,0 +1,25 @@
+"""The names that the writer and the readers of our own dumps share."""
+
+from __future__ import annotations
+
+DATA_FOLDER = "dump_tensor_data"
+"""Where a rank folder keeps its tensors, one file each."""
+
+PART_SUFFIX = ".part"
+"""What a file is called after its name while the run goes on."""
+
+FORMAT_VERSION = 1
+"""Counts up when an older reader would misread a dump."""
+
+OWN_KEY = "tensorprobe"
+"""The top-level key of dump.json that says who wrote it; the older tools pass over it."""
+
+GAPS_KEY = "gaps"
+"""The top-level key of dump.json, after the data, that lists what could not be recorded."""
+
+UNKNOWN_KEY = "unknown"
+"""The key of a leaf whose value is only described, not held."""
+
+TUPLES_KEY = "tuples"
+"""The key of an entry that lists which of its lists were tuples: JSON cannot tell, and an index
+`(0, 1)` is not an index `[0, 1]`."""

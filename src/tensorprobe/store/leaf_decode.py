@@ -1,0 +1,205 @@
+"""Read the JSON object that describes one value (a *leaf*) into a record.
+
+A leaf that makes no sense becomes an `UnknownValue` and a sentence in `problems`: the rest of its
+call is still good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorprobe.records import (
+    DeviceValue,
+    DictValue,
+    DtypeValue,
+    EllipsisValue,
+    GroupValue,
+    ListValue,
+    MemoryFormatValue,
+    Number,
+    PeerOpValue,
+    ReduceOpValue,
+    ScalarValue,
+    SizeValue,
+    SliceValue,
+    TensorValue,
+    UnknownValue,
+    Value,
+)
+from tensorprobe.store.layout import UNKNOWN_KEY
+
+__all__ = ["LeafDecoder", "is_size"]
+
+# A dump names a few thousand shapes a million times; each is checked and kept once.
+_KNOWN_SHAPES_LIMIT = 100_000
+
+
+class LeafDecoder:
+    """Turns parsed JSON into values and collects what is wrong with it.
+
+    >>> decoder = LeafDecoder()
+    >>> decoder.decode({"type": "int", "value": 3})
+    ScalarValue(type_name='int', value=3)
+    >>> decoder.decode({"type": "torch.Tensor", "dtype": "torch.float32", "shape": "x"})
+    UnknownValue(type_name='torch.Tensor', text='malformed')
+    >>> decoder.problems
+    ["a tensor has the shape 'x', wanted a list of sizes"]
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._shapes: dict[tuple[Any, ...], tuple[int, ...]] = {}
+
+    def decode(self, raw: Any) -> Value:
+        """Return the value that a parsed leaf, list or object describes."""
+        if raw is None:
+            return None
+        if isinstance(raw, dict):
+            type_name = raw.get("type")
+            if type_name == "torch.Tensor":
+                return self._tensor(raw)
+            if isinstance(type_name, str):
+                return self._typed(type_name, raw)
+            if isinstance(raw.get("class_type"), str):
+                return self._peer_op(raw)
+            return DictValue(tuple([(key, self.decode(item)) for key, item in raw.items()]))
+        if isinstance(raw, list):
+            return ListValue(tuple([self.decode(item) for item in raw]))
+        return ScalarValue(type(raw).__name__, raw)
+
+    def _tensor(self, raw: dict[str, Any]) -> Value:
+        dtype = raw.get("dtype")
+        shape = self._shape(raw.get("shape"))
+        if shape is None or not isinstance(dtype, str):
+            if shape is not None:
+                self.problems.append(f"a tensor has the dtype {_shown(dtype)}, wanted a text")
+            return UnknownValue("torch.Tensor", "malformed")
+        data_name = raw.get("data_name")
+        if data_name is not None and not isinstance(data_name, str):
+            self.problems.append(f"a tensor has the data_name {_shown(data_name)}, wanted a text")
+            data_name = None
+        return TensorValue(
+            dtype,
+            shape,
+            self._number(raw, "Max"),
+            self._number(raw, "Min"),
+            self._number(raw, "Mean"),
+            self._number(raw, "Norm"),
+            self._flag(raw.get("requires_grad")),
+            self._checksum(raw.get("md5")),
+            # A null pointer's tensor has -1 here in some versions; no file name is that short.
+            data_name or None,
+            self._number(raw, "Max_finite"),
+            self._number(raw, "Min_finite"),
+        )
+
+    def _shape(self, raw: Any) -> tuple[int, ...] | None:
+        if isinstance(raw, list):
+            try:
+                key = tuple(raw)
+                known = self._shapes.get(key)
+            except TypeError:
+                known, key = None, ()
+            if known is not None:
+                return known
+            # Not from the dictionary: True == 1 and 2.0 == 2 there.
+            if all(is_size(size) for size in raw):
+                if len(self._shapes) < _KNOWN_SHAPES_LIMIT:
+                    self._shapes[key] = key
+                return key
+        self.problems.append(f"a tensor has the shape {_shown(raw)}, wanted a list of sizes")
+        return None
+
+    def _number(self, raw: dict[str, Any], key: str) -> Number | None:
+        value = raw.get(key)
+        if value is None or isinstance(value, (float, int)):
+            return value
+        self.problems.append(f"a tensor has the {key} {_shown(value)}, wanted a number or null")
+        return None
+
+    def _flag(self, value: Any) -> bool | None:
+        if value is None or isinstance(value, bool):
+            return value
+        self.problems.append(
+            f"a tensor has the requires_grad {_shown(value)}, wanted true or false"
+        )
+        return None
+
+    def _checksum(self, value: Any) -> str | None:
+        if value is None or isinstance(value, str):
+            return value
+        self.problems.append(f"a tensor has the md5 {_shown(value)}, wanted a text")
+        return None
+
+    def _typed(self, type_name: str, raw: dict[str, Any]) -> Value:
+        value = raw.get("value")
+        if raw.get(UNKNOWN_KEY) is True:
+            return UnknownValue(type_name, value if isinstance(value, str) else "")
+        if type_name == "slice":
+            if (
+                isinstance(value, list)
+                and len(value) == 3
+                and all(part is None or isinstance(part, int) for part in value)
+            ):
+                return SliceValue(*value)
+        elif type_name == "ellipsis":
+            return EllipsisValue()
+        elif type_name == "NoneType":
+            return None
+        elif type_name == "torch.Size":
+            if isinstance(value, list) and all(is_size(size) for size in value):
+                return SizeValue(tuple(value))
+        elif type_name == "torch.ProcessGroup":
+            ranks, group_id = raw.get("group_ranks"), raw.get("group_id")
+            if isinstance(ranks, list) and all(is_size(rank) for rank in ranks):
+                return GroupValue(tuple(ranks), str(group_id or ""))
+        elif type_name == "torch.memory_format":
+            if isinstance(raw.get("format"), str):
+                return MemoryFormatValue(raw["format"])
+        elif type_name == "complex":
+            number = _complex(value)
+            if number is not None:
+                return ScalarValue("complex", number)
+        elif isinstance(value, str) and type_name in _TEXT_VALUES:
+            return _TEXT_VALUES[type_name](value)
+        elif isinstance(value, (bool, int, float, str)):
+            return ScalarValue(type_name, value)
+        return UnknownValue(type_name, "" if value is None else _shown(value))
+
+    def _peer_op(self, raw: dict[str, Any]) -> Value:
+        op, peer, tag = raw.get("op"), raw.get("peer"), raw.get("tag", 0)
+        if isinstance(op, str) and isinstance(peer, int) and isinstance(tag, int):
+            group_id = str(raw.get("group_id") or "")
+            return PeerOpValue(op, peer, tag, group_id, self.decode(raw.get("tensor")))
+        return UnknownValue(raw["class_type"])
+
+
+_TEXT_VALUES: dict[str, Callable[[str], Value]] = {
+    "torch.dtype": DtypeValue,
+    "torch.device": DeviceValue,
+    "torch.distributed.ReduceOp": ReduceOpValue,
+}
+
+
+def is_size(value: Any) -> bool:
+    """Whether a parsed number can be one size of a shape.
+
+    >>> is_size(3), is_size(-1), is_size(True), is_size(3.0)
+    (True, False, False, False)
+    """
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _complex(value: Any) -> complex | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        return complex(value)
+    except ValueError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:100] + "…"

@@ -1,0 +1,257 @@
+"""Read a rank folder as msprobe and we write it: dump.json or debug.json with its companions.
+
+    dump.json ─► EntryFile ─► one CallRecord per entry
+    stack.json, construct.json ─► read when a stack or a parent is asked for
+
+A run that was killed leaves `*.json.part` journals in place of the files; they read the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tensorprobe.errors import DumpError, NewerFormatError
+from tensorprobe.names import is_parameter_gradients
+from tensorprobe.records import CallRecord, DictValue, DumpInfo, Frame, ListValue, Value
+from tensorprobe.store.call_stacks import parse_parents, parse_stack_journal, parse_stacks
+from tensorprobe.store.data_folder import DataFolder, inside
+from tensorprobe.store.dump import CallSource, RankDump
+from tensorprobe.store.entry_file import EntryFile, map_file, open_entry_file
+from tensorprobe.store.layout import (
+    DATA_FOLDER,
+    FORMAT_VERSION,
+    GAPS_KEY,
+    OWN_KEY,
+    PART_SUFFIX,
+    TUPLES_KEY,
+)
+from tensorprobe.store.leaf_decode import LeafDecoder
+
+__all__ = ["open_rank_file"]
+
+_Parsed = TypeVar("_Parsed")
+
+
+def open_rank_file(path: Path, info: DumpInfo) -> RankDump:
+    """Open a dump.json or debug.json, or the journal of one.
+
+    Args:
+        path: the file.
+        info: what the folders' names tell: rank, step or process.
+
+    Raises:
+        DumpError: it cannot be read or is no dump.
+    """
+    entries = open_entry_file(path)
+    info = _complete_info(info, entries)
+    problems = [*entries.problems, *_reported_gaps(entries.header.get(GAPS_KEY))]
+    if path.name.endswith(PART_SUFFIX):
+        # That a journal has no end needs no second sentence.
+        problems[:1] = [
+            f"the run ended before this dump was closed; {len(entries)} calls are there"
+        ]
+    folder = path.parent
+    source: CallSource = _EntrySource(entries, is_saved=info.level == "debug")
+    if info.task == "structure":
+        source = _StructureSource(folder)
+    return RankDump(
+        path,
+        info,
+        source,
+        DataFolder(folder, DATA_FOLDER),
+        read_stacks=lambda: _read_stacks(folder),
+        read_parents=lambda: _read_parents(folder),
+        problems=problems,
+    )
+
+
+def _complete_info(info: DumpInfo, entries: EntryFile) -> DumpInfo:
+    header = entries.header
+    own = header.get(OWN_KEY)
+    info = replace(
+        info,
+        task=_text(header, "task") or "statistics",
+        level=_text(header, "level"),
+        framework=_text(header, "framework") or "pytorch",
+        complete=not entries.problems and not entries.path.name.endswith(PART_SUFFIX),
+    )
+    if not isinstance(own, dict):
+        return replace(info, tool="msprobe")
+    version = own.get("format")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise NewerFormatError(
+            f"{entries.path} has the format {version!r} of tensorprobe {own.get('version')}; "
+            f"this one reads up to {FORMAT_VERSION}: upgrade tensorprobe"
+        )
+    devices = own.get("devices")
+    return replace(
+        info,
+        tool="tensorprobe",
+        tool_version=_text(own, "version"),
+        torch_version=_text(own, "torch"),
+        python_version=_text(own, "python"),
+        devices=tuple(str(name) for name in devices) if isinstance(devices, list) else (),
+    )
+
+
+def _text(mapping: Mapping[str, Any], key: str) -> str | None:
+    value = mapping.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _reported_gaps(raw: Any) -> list[str]:
+    return [gap for gap in raw if isinstance(gap, str)] if isinstance(raw, list) else []
+
+
+class _EntrySource:
+    """The calls of one EntryFile."""
+
+    def __init__(self, entries: EntryFile, *, is_saved: bool) -> None:
+        self._entries = entries
+        self._is_saved = is_saved
+        self._decoder = LeafDecoder()
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._entries.names
+
+    def read(self, name: str) -> CallRecord:
+        raw = self._entries.read(name)
+        decode = self._decoder.decode
+        if self._is_saved:
+            return CallRecord(name, saved=(decode(raw),))
+        if not isinstance(raw, dict):
+            raise DumpError(f"the entry is {type(raw).__name__}, wanted an object")
+        if is_parameter_gradients(name):
+            # Each gradient stands in a list of its own.
+            single = (
+                (key, value[0] if isinstance(value, list) and len(value) == 1 else value)
+                for key, value in raw.items()
+            )
+            return CallRecord(name, parameters={key: decode(value) for key, value in single})
+        call = CallRecord(
+            name,
+            inputs=self._values(raw, "input_args" if "input_args" in raw else "input"),
+            kwargs=self._named_values(raw, "input_kwargs"),
+            outputs=self._values(raw, "output"),
+            parameters=self._named_values(raw, "parameters"),
+            is_recompute=raw.get("is_recompute")
+            if isinstance(raw.get("is_recompute"), bool)
+            else None,
+        )
+        tuples = raw.get(TUPLES_KEY)
+        return _with_tuples(call, tuples) if isinstance(tuples, list) else call
+
+    def take_problems(self) -> list[str]:
+        problems, self._decoder.problems = self._decoder.problems, []
+        return problems
+
+    def _values(self, raw: dict[str, Any], key: str) -> tuple[Value, ...] | None:
+        values = raw.get(key)
+        if isinstance(values, list):
+            return tuple([self._decoder.decode(value) for value in values])
+        if values is not None:
+            self._decoder.problems.append(f"{key} is {type(values).__name__}, wanted a list")
+        return None
+
+    def _named_values(self, raw: dict[str, Any], key: str) -> dict[str, Value] | None:
+        values = raw.get(key)
+        if isinstance(values, dict):
+            return {name: self._decoder.decode(value) for name, value in values.items()}
+        if values is not None:
+            self._decoder.problems.append(f"{key} is {type(values).__name__}, wanted an object")
+        return None
+
+
+class _StructureSource:
+    """The calls of a dump of task structure: names alone, from its companions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names: list[str] | None = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        if self._names is None:
+            names: dict[str, None] = {}
+            for read in (_read_parents, _read_stacks):
+                # What cannot be read is told where the stacks and the tree are asked for.
+                with suppress(DumpError):
+                    names |= dict.fromkeys(read(self._folder))
+            self._names = list(names)
+        return self._names
+
+    def read(self, name: str) -> CallRecord:
+        return CallRecord(name)
+
+    def take_problems(self) -> list[str]:
+        return []
+
+
+def _with_tuples(call: CallRecord, paths: list[Any]) -> CallRecord:
+    """Turn the lists that the writer noted as tuples back into tuples."""
+    known = {
+        tuple(path)
+        for path in paths
+        if isinstance(path, list) and all(isinstance(part, str) for part in path)
+    }
+
+    def restore(value: Value, *path: str) -> Value:
+        if isinstance(value, ListValue):
+            items = tuple(restore(v, *path, str(i)) for i, v in enumerate(value.items))
+            return ListValue(items, is_tuple=path in known)
+        if isinstance(value, DictValue):
+            return DictValue(tuple((key, restore(v, *path, key)) for key, v in value.items))
+        return value
+
+    def restore_all(section: str, values: tuple[Value, ...] | None) -> tuple[Value, ...] | None:
+        if values is None:
+            return None
+        return tuple(restore(v, section, str(i)) for i, v in enumerate(values))
+
+    kwargs = call.kwargs
+    if kwargs is not None:
+        kwargs = {key: restore(v, "kwargs", key) for key, v in kwargs.items()}
+    return replace(
+        call,
+        inputs=restore_all("input", call.inputs),
+        kwargs=kwargs,
+        outputs=restore_all("output", call.outputs),
+    )
+
+
+def _read_stacks(folder: Path) -> Mapping[str, tuple[Frame, ...]]:
+    return _read_companion(folder, "stack.json", parse_stacks, parse_stack_journal, {})
+
+
+def _read_parents(folder: Path) -> Mapping[str, str | None]:
+    return _read_companion(folder, "construct.json", parse_parents, _parse_parents_journal, {})
+
+
+def _parse_parents_journal(text: bytes) -> dict[str, str | None]:
+    # The journal is the file without its closing brace; its last line may be cut short.
+    try:
+        return parse_parents(text + b"}")
+    except DumpError:
+        return parse_parents(text[: max(text.rfind(b"\n"), 1)].rstrip(b",") + b"}")
+
+
+def _read_companion(
+    folder: Path,
+    name: str,
+    parse: Callable[[bytes], _Parsed],
+    parse_journal: Callable[[bytes], _Parsed],
+    absent: _Parsed,
+) -> _Parsed:
+    for file_name, parser in ((name, parse), (name + PART_SUFFIX, parse_journal)):
+        path = inside(folder, file_name)
+        if path.exists():
+            try:
+                return parser(bytes(map_file(path)))
+            except DumpError as err:
+                raise DumpError(f"{path}: {err}") from err
+    return absent

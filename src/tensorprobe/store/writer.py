@@ -1,0 +1,328 @@
+"""Write one rank's dump: records reach the disk as they come, final files appear when whole.
+
+    tensors ─► dump_tensor_data/{name}.pt, each renamed into place
+    record  ─► stack.json.part, construct.json.part, then dump.json.part
+    close   ─► stack.json, construct.json, dump.json
+
+A run that is killed leaves the `.part` files, which open as a dump. Trouble with the disk never
+reaches the training: it is told once, counted, and listed in the dump's `gaps`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from tensorprobe._version import __version__
+from tensorprobe.errors import NameFormatError
+from tensorprobe.records import CallRecord, DumpInfo, Frame
+from tensorprobe.store.claim import Claim, claim_folder
+from tensorprobe.store.journal import Journal
+from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
+from tensorprobe.store.leaf_encode import encode_call
+from tensorprobe.store.tensor_bytes import npy_pieces, pt_pieces, write_whole_file
+from tensorprobe.store.tensor_data import TensorData
+
+__all__ = ["DumpWriter", "file_name_of", "rank_folder"]
+
+_LOG = logging.getLogger("tensorprobe")
+_LONGEST_FILE_NAME = 255
+# A disk that stays full fails at every record; the first hundred say where it began.
+_LISTED_GAPS = 100
+
+
+def rank_folder(dump_path: str | PathLike[str], *, step: int, rank: int | None) -> Path:
+    """Return the folder of one rank and step.
+
+    >>> rank_folder("dump", step=2, rank=None).as_posix()
+    'dump/step2/rank'
+    """
+    return Path(dump_path) / f"step{step}" / f"rank{'' if rank is None else rank}"
+
+
+def file_name_of(name: str, suffix: str) -> str:
+    """Return the file name for a value's name; the name itself wherever a folder can hold it.
+
+    >>> file_name_of("Functional.linear.0.forward.input.0", ".pt")
+    'Functional.linear.0.forward.input.0.pt'
+    >>> file_name_of("loss/a.0.debug", ".pt")
+    'loss_a.0.debug~4cf4c32e.pt'
+    """
+    safe = name.replace("/", "_").replace("\0", "_")
+    room = _LONGEST_FILE_NAME - len(suffix)
+    if safe == name and len(os.fsencode(name)) <= room:
+        return name + suffix
+    # The checksum keeps two names apart that read the same once they are changed.
+    mark = f"~{zlib.crc32(os.fsencode(name)):08x}"
+    shortened = os.fsencode(safe)[: room - len(mark)].decode(errors="ignore")
+    return shortened + mark + suffix
+
+
+class DumpWriter:
+    """Writes the dump of one rank and step; a context manager that publishes it at the end.
+
+    Args:
+        folder: the rank folder; an old dump in it is replaced.
+        info: what the dump is; its rank and step are the folder's.
+        file_format: `pt`, or `npy` for the data that npy can hold.
+        on_trouble: told once, in words, when something cannot be written; logs by default.
+
+    Attributes:
+        folder: where the dump really goes: `proc{pid}` beside it if another process has `folder`.
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        info: DumpInfo,
+        *,
+        file_format: Literal["pt", "npy"] = "pt",
+        on_trouble: Callable[[str], None] = _LOG.warning,
+    ) -> None:
+        self.folder = Path(folder)
+        self._info = info
+        self._file_format = file_format
+        self._on_trouble = on_trouble
+        self._gaps: list[str] = []
+        self._gap_count = 0
+        self._is_told = False
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._names: set[str] = set()
+        self._stack_numbers: dict[tuple[Frame, ...], int] = {}
+        self._stack_names: list[list[str]] = []
+        self._claim: Claim | None = None
+        self._journals: dict[str, Journal] = {}
+        self._is_saved_values = info.level == "debug"
+        self._main = "debug.json" if self._is_saved_values else "dump.json"
+        try:
+            self._start()
+        except OSError as err:
+            self._lose("the dump", err)
+
+    def __enter__(self) -> DumpWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def lost(self) -> int:
+        """How many records and tensors could not be written."""
+        return self._gap_count
+
+    def write(
+        self, call: CallRecord, *, stack: Sequence[Frame] = (), parent: str | None = None
+    ) -> bool:
+        """Add one call; returns whether it is on the disk.
+
+        Args:
+            call: the record; its tensors' data were saved before.
+            stack: where the call was made, innermost first.
+            parent: the name of the module call around it.
+        """
+        with self._lock:
+            if not self._is_mine:
+                return False
+            if call.name in self._names:
+                return self._lose(f"{call.name}, which came a second time")
+            try:
+                self._write_companions(call.name, tuple(stack), parent)
+                if self._info.task != "structure":
+                    entry = json.dumps(encode_call(call))
+                    self._journals[self._main].append_entry(call.name, entry, indent=2)
+            except OSError as err:
+                return self._lose(call.name, err)
+            except NameFormatError as err:
+                return self._lose(f"{call.name} ({err})")
+            self._names.add(call.name)
+            return True
+
+    def save_tensor(
+        self, name: str, data: TensorData, *, checksum: int | None = None
+    ) -> str | None:
+        """Write a tensor's data under its value's name; returns the data_name, or None if lost.
+
+        Args:
+            name: the value's name, `Functional.linear.0.forward.input.0`.
+            data: the tensor.
+            checksum: the CRC-32 of its bytes, where that is known.
+        """
+        if not self._is_mine:
+            return None
+        if self._file_format == "npy" and data.dtype.native:
+            pieces, suffix = npy_pieces(data), ".npy"
+        else:
+            pieces, suffix = pt_pieces(data, checksum=checksum), ".pt"
+        data_name = file_name_of(name, suffix)
+        path = self.folder / DATA_FOLDER / data_name
+        try:
+            try:
+                write_whole_file(path, pieces)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole_file(path, pieces)
+        except OSError as err:
+            self._lose(f"the data of {name}", err)
+            return None
+        return data_name
+
+    def link_tensor(self, name: str, data_name: str) -> str | None:
+        """Give a tensor that was saved before a second name; returns the data_name, or None.
+
+        Args:
+            name: the new value's name.
+            data_name: what `save_tensor` returned for the same data.
+        """
+        if not self._is_mine:
+            return None
+        folder = self.folder / DATA_FOLDER
+        linked_name = file_name_of(name, Path(data_name).suffix)
+        source, target = folder / data_name, folder / linked_name
+        try:
+            target.unlink(missing_ok=True)
+            try:
+                os.link(source, target)
+            except OSError:
+                # No hard links here, or too many to one file: then a copy.
+                shutil.copyfile(source, target)
+        except OSError as err:
+            self._lose(f"the data of {name}", err)
+            return None
+        return linked_name
+
+    def close(self) -> None:
+        """Publish the dump. Doing it twice does nothing."""
+        with self._lock:
+            claim, self._claim = self._claim, None
+            if claim is None or os.getpid() != self._process:
+                return
+            try:
+                self._publish()
+            except OSError as err:
+                self._lose("the closing of the dump, whose .part files stay readable", err)
+            finally:
+                for journal in self._journals.values():
+                    journal.close()
+                claim.release()
+
+    # --- inside ----------------------------------------------------------------------------
+
+    @property
+    def _is_mine(self) -> bool:
+        # After a fork the child holds the same descriptors: its records are not part of this rank.
+        return self._claim is not None and os.getpid() == self._process
+
+    def _start(self) -> None:
+        self._claim = claim_folder(self.folder)
+        if self._claim.folder != self.folder:
+            self._on_trouble(
+                f"{self.folder} is being written by another process; this one writes to "
+                f"{self._claim.folder}"
+            )
+        self.folder = self._claim.folder
+        companions = () if self._is_saved_values else ("stack.json", "construct.json")
+        for name in (self._main, *companions):
+            self._journals[name] = Journal(self.folder / name)
+        self._journals[self._main].append(self._header())
+        if not self._is_saved_values:
+            self._journals["construct.json"].append(b"{")
+
+    def _header(self) -> bytes:
+        info = self._info
+        has_data = info.task in ("tensor", "overflow_check")
+        own: dict[str, Any] = {"format": FORMAT_VERSION, "version": __version__}
+        for key, value in (("torch", info.torch_version), ("python", info.python_version)):
+            if value is not None:
+                own[key] = value
+        if info.devices:
+            own["devices"] = list(info.devices)
+        fields = {
+            "task": info.task,
+            "level": info.level,
+            "framework": info.framework,
+            "dump_data_dir": os.fspath(self.folder / DATA_FOLDER) if has_data else None,
+            OWN_KEY: own,
+        }
+        lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in fields.items()]
+        return ("{\n" + "".join(lines) + ' "data": {').encode()
+
+    def _write_companions(self, name: str, stack: tuple[Frame, ...], parent: str | None) -> None:
+        if self._is_saved_values:
+            return
+        if stack:
+            number = self._stack_numbers.get(stack)
+            text = ""
+            if number is None:
+                number = len(self._stack_names)
+                text = json.dumps([number, [str(frame) for frame in stack]]) + "\n"
+            text += json.dumps([name, number]) + "\n"
+            self._journals["stack.json"].append(text.encode())
+            if number == len(self._stack_names):
+                self._stack_numbers[stack] = number
+                self._stack_names.append([])
+            self._stack_names[number].append(name)
+        if self._info.level != "L1":
+            self._journals["construct.json"].append_entry(name, json.dumps(parent), indent=1)
+
+    def _publish(self) -> None:
+        if not self._is_saved_values:
+            self._publish_stacks()
+            construct = self._journals["construct.json"]
+            construct.append(b"\n}" if construct.has_entries else b"}")
+            construct.publish()
+        main = self._journals[self._main]
+        end = "\n }" if main.has_entries else "}"
+        if self._gap_count:
+            end += f',\n "{GAPS_KEY}": {json.dumps(self._listed_gaps())}'
+        main.append((end + "\n}").encode())
+        # Last: where dump.json stands, the dump is whole.
+        main.publish()
+
+    def _publish_stacks(self) -> None:
+        # The journal names a stack with each call; the file that the older tools read groups them.
+        groups = [
+            f" {json.dumps(str(number))}: {json.dumps([names, [str(f) for f in stack]])}"
+            for (stack, number), names in zip(
+                self._stack_numbers.items(), self._stack_names, strict=True
+            )
+        ]
+        text = "{\n" + ",\n".join(groups) + "\n}" if groups else "{}"
+        journal = self._journals["stack.json"]
+        journal.path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole_file(journal.path, [text.encode()])
+        journal.remove()
+
+    def _listed_gaps(self) -> list[str]:
+        more = self._gap_count - len(self._gaps)
+        return [*self._gaps, f"and {more} more"] if more else self._gaps
+
+    def _lose(self, what: str, err: OSError | None = None) -> bool:
+        """Count something that could not be written, and tell the first time."""
+        self._gap_count += 1
+        reason = (
+            f"{what} could not be written: {err.strerror or err}" if err else f"{what} is left out"
+        )
+        if len(self._gaps) < _LISTED_GAPS:
+            self._gaps.append(reason)
+        if not self._is_told:
+            self._is_told = True
+            self._on_trouble(
+                f"{self.folder}: {reason}; the run goes on, further trouble is only counted and "
+                "listed in the dump"
+            )
+        return False

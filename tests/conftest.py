@@ -1,0 +1,27 @@
+"""Shared ground of all tests."""
+
+from __future__ import annotations
+
+import os
+
+# Some processors announce AMX and stop a process that uses it; torch must not find out.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+SHARED = Path(os.environ.get("TENSORPROBE_SHARED", REPOSITORY.parent / "shared"))
+DATA = Path(__file__).parent / "data"
+
+
+def peer_root() -> Path:
+    """The folder with every dump of the older tools, or with the few that the repository holds."""
+    everything = SHARED / "peer_dumps"
+    return everything if everything.is_dir() else DATA / "peer_dumps"
+
+
+@pytest.fixture
+def peer_dumps() -> Path:
+    return peer_root()

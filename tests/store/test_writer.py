@@ -1,0 +1,488 @@
+"""DumpWriter: what is written reads back, replaces what was there, and survives a bad disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import DATA
+from dump_copy import copy_rank
+from tensorprobe.dtypes import DTYPES
+from tensorprobe.records import (
+    CallRecord,
+    DeviceValue,
+    DictValue,
+    DtypeValue,
+    DumpInfo,
+    EllipsisValue,
+    Frame,
+    GroupValue,
+    ListValue,
+    MemoryFormatValue,
+    PeerOpValue,
+    ReduceOpValue,
+    ScalarValue,
+    SizeValue,
+    SliceValue,
+    TensorValue,
+    UnknownValue,
+    Value,
+)
+from tensorprobe.store import DumpWriter, TensorData, open_dump
+from tensorprobe.store.writer import file_name_of, rank_folder
+
+TENSOR = TensorValue("torch.float32", (2, 3), 1.5, -2.0, 0.25, 4.0, True, "0badf00d")
+NUMBERS = TensorData(DTYPES["torch.float32"], np.arange(6, dtype=np.float32).reshape(2, 3))
+
+numbers = st.none() | st.floats(allow_nan=False) | st.integers(-(2**60), 2**60) | st.booleans()
+tensors = st.builds(
+    TensorValue,
+    st.sampled_from(sorted(DTYPES)),
+    st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
+    numbers,
+    numbers,
+    numbers,
+    numbers,
+    st.none() | st.booleans(),
+    st.none() | st.from_regex(r"[0-9a-f]{8}", fullmatch=True),
+)
+scalars = st.one_of(
+    st.booleans().map(lambda v: ScalarValue("bool", v)),
+    st.integers().map(lambda v: ScalarValue("int", v)),
+    st.floats(allow_nan=False).map(lambda v: ScalarValue("float", v)),
+    st.complex_numbers(allow_nan=False).map(lambda v: ScalarValue("complex", v)),
+    st.text(max_size=20).map(lambda v: ScalarValue("str", v)),
+)
+whole = st.integers(0, 2**40)
+other: st.SearchStrategy[Value] = st.one_of(
+    st.none(),
+    scalars,
+    tensors,
+    st.builds(
+        SliceValue, st.none() | st.integers(), st.none() | st.integers(), st.none() | st.integers()
+    ),
+    st.just(EllipsisValue()),
+    st.lists(whole, max_size=3).map(lambda dims: SizeValue(tuple(dims))),
+    st.just(DtypeValue("torch.float64")),
+    st.just(DeviceValue("cuda:0")),
+    st.just(MemoryFormatValue("channels_last")),
+    st.builds(GroupValue, st.lists(whole, max_size=3).map(tuple), st.just("77849d8c")),
+    st.just(ReduceOpValue("RedOpType.SUM")),
+    st.builds(PeerOpValue, st.just("isend"), whole, whole, st.just("a"), tensors),
+    st.just(UnknownValue("MyClass")),
+)
+# A key named `type` with a text would be read as a leaf; real dicts hold leaves, not texts.
+keys = st.text(min_size=1, max_size=8)
+values = st.recursive(
+    other,
+    lambda inner: st.one_of(
+        st.builds(ListValue, st.lists(inner, max_size=3).map(tuple), st.booleans()),
+        st.dictionaries(keys, inner, max_size=3).map(lambda d: DictValue(tuple(d.items()))),
+    ),
+    max_leaves=6,
+)
+calls = st.builds(
+    CallRecord,
+    st.just("Torch.f.0.forward"),
+    st.none() | st.lists(values, max_size=3).map(tuple),
+    st.none() | st.dictionaries(keys, values, max_size=2),
+    st.none() | st.lists(values, max_size=2).map(tuple),
+    is_recompute=st.none() | st.booleans(),
+)
+
+
+@settings(max_examples=200)
+@given(calls)
+def test_any_call_reads_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, call: CallRecord
+) -> None:
+    folder = tmp_path_factory.mktemp("dump")
+    with DumpWriter(folder, DumpInfo()) as writer:
+        assert writer.write(call)
+    dump = open_dump(folder)
+    assert list(dump) == [call]
+    assert dump.gaps == ()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        CallRecord(
+            "Module.fc.Linear.forward.0", (TENSOR,), {}, (TENSOR,), {"weight": TENSOR}, None, False
+        ),
+        CallRecord("Module.fc.Linear.backward.0", inputs=(TENSOR,), outputs=()),
+        CallRecord("Module.fc.Linear.parameters_grad", parameters={"weight": TENSOR, "bias": None}),
+        CallRecord("Functional.linear.0.backward", inputs=(TENSOR,), outputs=(None, TENSOR)),
+    ],
+)
+def test_every_kind_of_call_reads_back(tmp_path: Path, call: CallRecord) -> None:
+    with DumpWriter(tmp_path, DumpInfo(level="mix")) as writer:
+        assert writer.write(call)
+    assert list(open_dump(tmp_path)) == [call]
+
+
+def test_saved_values_go_into_debug_json(tmp_path: Path) -> None:
+    call = CallRecord("x.0.debug", saved=(DictValue((("a", TENSOR), ("b", ListValue((None,))))),))
+    with DumpWriter(tmp_path, DumpInfo(level="debug")) as writer:
+        assert writer.write(call)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["debug.json"]
+    assert list(open_dump(tmp_path)) == [call]
+
+
+def test_the_dump_says_who_wrote_it_and_where_it_ran(tmp_path: Path) -> None:
+    info = DumpInfo(3, 1, None, "tensor", "L1", torch_version="2.13.0", devices=("cuda:0",))
+    with DumpWriter(rank_folder(tmp_path, step=1, rank=3), info):
+        pass
+    found = open_dump(tmp_path).parts[0].info
+    assert (found.rank, found.step, found.task, found.level) == (3, 1, "tensor", "L1")
+    assert (found.tool, found.torch_version, found.devices) == (
+        "tensorprobe",
+        "2.13.0",
+        ("cuda:0",),
+    )
+    assert found.tool_version is not None and found.complete
+
+
+def test_the_files_are_laid_out_as_the_older_tools_read_them(tmp_path: Path) -> None:
+    frames = (Frame("train.py", 3, "forward", "a(x)"),)
+    with DumpWriter(tmp_path, DumpInfo(task="tensor", level="mix")) as writer:
+        name = writer.save_tensor("Torch.a.0.forward.input.0", NUMBERS)
+        assert name == "Torch.a.0.forward.input.0.pt"
+        writer.write(CallRecord("Torch.a.0.forward"), stack=frames, parent="Module.m.M.forward.0")
+        writer.write(CallRecord("Torch.a.1.forward"), stack=frames)
+    assert json.loads((tmp_path / "stack.json").read_text()) == {
+        "0": [["Torch.a.0.forward", "Torch.a.1.forward"], [str(frames[0])]]
+    }
+    assert json.loads((tmp_path / "construct.json").read_text()) == {
+        "Torch.a.0.forward": "Module.m.M.forward.0",
+        "Torch.a.1.forward": None,
+    }
+    dump = json.loads((tmp_path / "dump.json").read_text())
+    assert list(dump) == ["task", "level", "framework", "dump_data_dir", "tensorprobe", "data"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "construct.json",
+        "dump.json",
+        "dump_tensor_data",
+        "stack.json",
+    ]
+
+
+def test_at_level_l1_the_tree_is_empty_as_in_the_older_tools(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path, DumpInfo(level="L1")) as writer:
+        writer.write(CallRecord("Torch.a.0.forward"))
+    assert (tmp_path / "construct.json").read_text() == "{}"
+
+
+def test_a_structure_dump_holds_names_alone(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path, DumpInfo(task="structure", level="mix")) as writer:
+        writer.write(
+            CallRecord("Torch.a.0.forward", inputs=(TENSOR,)), parent="Module.m.M.forward.0"
+        )
+    assert json.loads((tmp_path / "dump.json").read_text())["data"] == {}
+    assert list(open_dump(tmp_path)) == [CallRecord("Torch.a.0.forward")]
+
+
+def test_a_copied_peer_dump_is_the_same_dump(tmp_path: Path) -> None:
+    for source in (
+        "mlp/L1_tensor/npu",
+        "lowp/L1_tensor/npu",
+        "edge/mix_statistics/npu",
+        "debug_save/tensor/npu",
+    ):
+        theirs = open_dump(DATA / "peer_dumps/msprobe-8.2.1" / source)
+        copy = tmp_path / source.replace("/", "_")
+        for part in theirs.parts:
+            copy_rank(part, copy / part.label)
+        ours = open_dump(copy)
+        assert repr(list(ours)) == repr(list(theirs))
+        for mine, original in zip(ours.parts, theirs.parts, strict=True):
+            for name in original.names:
+                assert mine.stack(name) == original.stack(name)
+                assert mine.parent(name) == original.parent(name)
+            for call in original:
+                for leaf in call.leaves():
+                    if isinstance(leaf.value, TensorValue) and leaf.value.data_name is not None:
+                        left, right = mine.load(leaf.value), original.load(leaf.value)
+                        assert left.array.tobytes() == right.array.tobytes()
+                        assert left.dtype == right.dtype
+
+
+def test_a_second_dump_replaces_the_first(tmp_path: Path) -> None:
+    for number in range(2):
+        with DumpWriter(tmp_path, DumpInfo(task="tensor")) as writer:
+            writer.save_tensor(f"Torch.a.{number}.forward.input.0", NUMBERS)
+            writer.write(CallRecord(f"Torch.a.{number}.forward"))
+            (tmp_path / "notes.txt").write_text("the user's own")
+    assert [call.name for call in open_dump(tmp_path)] == ["Torch.a.1.forward"]
+    assert [path.name for path in (tmp_path / "dump_tensor_data").iterdir()] == [
+        "Torch.a.1.forward.input.0.pt"
+    ]
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_final_files_appear_only_when_the_dump_is_closed(tmp_path: Path) -> None:
+    writer = DumpWriter(tmp_path, DumpInfo(level="mix"))
+    writer.write(CallRecord("Torch.a.0.forward"), stack=(Frame("t.py", 1, "f", "a"),), parent="M")
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".json"]
+    running = open_dump(tmp_path)
+    assert [call.name for call in running] == ["Torch.a.0.forward"]
+    assert (
+        running.parts[0].stack("Torch.a.0.forward")
+        and running.parts[0].parent("Torch.a.0.forward") == "M"
+    )
+    assert "the run ended before this dump was closed; 1 calls are there" in str(running.gaps[0])
+    writer.close()
+    writer.close()
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
+    assert open_dump(tmp_path).gaps == ()
+
+
+def test_a_path_to_the_unfinished_json_opens_the_journal(tmp_path: Path) -> None:
+    writer = DumpWriter(tmp_path, DumpInfo())
+    writer.write(CallRecord("Torch.a.0.forward"))
+    assert len(open_dump(tmp_path / "dump.json")) == 1
+    writer.close()
+
+
+def test_tensors_seen_before_are_hard_links(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path, DumpInfo(task="tensor")) as writer:
+        first = writer.save_tensor("Torch.a.0.forward.output.0", NUMBERS)
+        assert first is not None
+        second = writer.link_tensor("Torch.b.0.forward.input.0", first)
+    assert second == "Torch.b.0.forward.input.0.pt"
+    data = tmp_path / "dump_tensor_data"
+    assert (data / first).stat().st_ino == (data / second).stat().st_ino
+
+
+def test_npy_is_written_on_request_and_pt_where_npy_cannot_say_it(tmp_path: Path) -> None:
+    half = TensorData(DTYPES["torch.bfloat16"], np.zeros(3, np.uint16))
+    with DumpWriter(tmp_path, DumpInfo(task="tensor"), file_format="npy") as writer:
+        assert (
+            writer.save_tensor("Torch.a.0.forward.input.0", NUMBERS)
+            == "Torch.a.0.forward.input.0.npy"
+        )
+        assert (
+            writer.save_tensor("Torch.a.0.forward.input.1", half) == "Torch.a.0.forward.input.1.pt"
+        )
+    loaded = np.load(tmp_path / "dump_tensor_data" / "Torch.a.0.forward.input.0.npy")
+    assert np.array_equal(loaded, NUMBERS.array)
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b.0.debug", "x" * 300 + ".0.debug", "é" * 200, "..", "a\0b", "äöü 空 'q\".0.debug"]
+)
+def test_any_name_can_be_a_file(tmp_path: Path, name: str) -> None:
+    with DumpWriter(tmp_path, DumpInfo(task="tensor", level="debug")) as writer:
+        data_name = writer.save_tensor(name, NUMBERS)
+        assert data_name is not None
+        value = TensorValue("torch.float32", (2, 3), data_name=data_name)
+        assert writer.write(CallRecord(f"{name}.0.debug", saved=(value,)))
+    (part,) = open_dump(tmp_path).parts
+    assert part.gaps == ()
+    assert np.array_equal(part.load(value).array, NUMBERS.array)
+
+
+def test_two_names_that_read_the_same_as_files_are_two_files() -> None:
+    assert file_name_of("a/b", ".pt") != file_name_of("a_b", ".pt")
+    assert len({file_name_of("x" * n, ".pt") for n in range(260, 270)}) == 10
+
+
+def test_folders_with_any_legal_character_work(tmp_path: Path) -> None:
+    folder = tmp_path / "a++ b" / "ü#%'\"" / "[x]*?"
+    with DumpWriter(folder, DumpInfo(task="tensor")) as writer:
+        name = writer.save_tensor("Torch.a.0.forward.input.0", NUMBERS)
+        writer.write(
+            CallRecord("Torch.a.0.forward", (TensorValue("torch.float32", (2, 3), data_name=name),))
+        )
+    assert open_dump(folder).gaps == ()
+
+
+def test_a_name_written_twice_is_told_and_kept_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    with DumpWriter(tmp_path, DumpInfo(), on_trouble=told.append) as writer:
+        assert writer.write(CallRecord("Torch.a.0.forward", inputs=(None,)))
+        assert not writer.write(CallRecord("Torch.a.0.forward"))
+        assert not writer.write(CallRecord("no name of a call"))
+    assert len(told) == 1 and "came a second time" in told[0]
+    dump = open_dump(tmp_path)
+    assert list(dump) == [CallRecord("Torch.a.0.forward", inputs=(None,))]
+    assert len(dump.gaps) == 2 == writer.lost
+
+
+def test_threads_may_write_at_once(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path, DumpInfo(level="mix")) as writer:
+
+        def work(thread: int) -> None:
+            for number in range(200):
+                writer.write(
+                    CallRecord(f"Torch.a{thread}.{number}.forward", inputs=(TENSOR,)), parent="M"
+                )
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    dump = open_dump(tmp_path)
+    assert len(list(dump)) == 800 and dump.gaps == ()
+
+
+def test_two_writers_never_share_a_folder(tmp_path: Path) -> None:
+    told: list[str] = []
+    rank = tmp_path / "rank"
+    with (
+        DumpWriter(rank, DumpInfo()) as first,
+        DumpWriter(rank, DumpInfo(), on_trouble=told.append) as second,
+    ):
+        first.write(CallRecord("Torch.a.0.forward"))
+        second.write(CallRecord("Torch.b.0.forward"))
+    assert second.folder == tmp_path / f"proc{os.getpid()}"
+    assert told == [
+        f"{rank} is being written by another process; this one writes to {second.folder}"
+    ]
+    assert [call.name for call in open_dump(first.folder)] == ["Torch.a.0.forward"]
+    assert [call.name for call in open_dump(second.folder)] == ["Torch.b.0.forward"]
+
+
+def test_a_folder_is_free_again_after_its_process_was_killed(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from tensorprobe.store import DumpWriter\n"
+        "from tensorprobe.records import DumpInfo\n"
+        "writer = DumpWriter(sys.argv[1], DumpInfo())\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "rank")], check=False)
+    with DumpWriter(tmp_path / "rank", DumpInfo()) as writer:
+        assert writer.folder == tmp_path / "rank"
+
+
+def test_a_forked_child_does_not_write_into_its_parents_dump(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from tensorprobe.store import DumpWriter\n"
+        "from tensorprobe.records import CallRecord, DumpInfo\n"
+        "with DumpWriter(sys.argv[1], DumpInfo()) as writer:\n"
+        "    writer.write(CallRecord('Torch.a.0.forward'))\n"
+        "    if os.fork() == 0:\n"
+        "        assert not writer.write(CallRecord('Torch.child.0.forward'))\n"
+        "        writer.close()\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "    writer.write(CallRecord('Torch.b.0.forward'))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    assert [call.name for call in open_dump(tmp_path)] == ["Torch.a.0.forward", "Torch.b.0.forward"]
+
+
+# --- trouble with the disk ---------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_made_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    told: list[str] = []
+    with DumpWriter(tmp_path / "file" / "rank", DumpInfo(), on_trouble=told.append) as writer:
+        for number in range(3):
+            assert not writer.write(CallRecord(f"Torch.a.{number}.forward"))
+        assert writer.save_tensor("Torch.a.0.forward.input.0", NUMBERS) is None
+        assert writer.link_tensor("Torch.a.0.forward.input.1", "x.pt") is None
+    assert len(told) == 1 and "the dump could not be written" in told[0]
+
+
+def test_trouble_is_logged_where_nobody_else_wants_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    DumpWriter(tmp_path / "file" / "rank", DumpInfo()).close()
+    assert [record.name for record in caplog.records] == ["tensorprobe"]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no file system that refuses files")
+def test_a_read_only_folder_is_told_once() -> None:
+    told: list[str] = []
+    with DumpWriter("/sys/kernel/rank", DumpInfo(), on_trouble=told.append) as writer:
+        assert not writer.write(CallRecord("Torch.a.0.forward"))
+    assert len(told) == 1 and told[0].startswith(
+        "/sys/kernel/rank: the dump could not be written: "
+    )
+
+
+FULL_DISK = """
+import resource, sys
+import numpy as np
+from tensorprobe.dtypes import DTYPES
+from tensorprobe.records import CallRecord, DumpInfo, TensorValue
+from tensorprobe.store import DumpWriter, TensorData
+told = []
+limit = 8_000
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+big = TensorData(DTYPES["torch.float32"], np.zeros(limit, np.float32))
+small = TensorData(DTYPES["torch.float32"], np.zeros(4, np.float32))
+info = DumpInfo(task="tensor", level="mix")
+with DumpWriter(sys.argv[1], info, on_trouble=told.append) as writer:
+    assert writer.save_tensor("Torch.a.0.forward.input.0", small)
+    assert writer.save_tensor("Torch.a.0.forward.input.1", big) is None
+    kept = 0
+    for number in range(400):
+        kept += writer.write(CallRecord(f"Torch.a.{number}.forward"), parent="Module.m.M.forward.0")
+    assert 0 < kept < 400 and writer.lost == 1 + 400 - kept
+print(kept, len(told))
+"""
+
+
+def test_a_disk_that_fills_up_costs_only_what_did_not_fit(tmp_path: Path) -> None:
+    """A limit on the size of files fails as a full disk does: in the middle of a write."""
+    answer = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    kept, told = map(int, answer.stdout.split())
+    assert told == 1
+    dump = open_dump(tmp_path)
+    assert [call.name for call in dump] == [f"Torch.a.{n}.forward" for n in range(kept)]
+    # The end did not fit either, so the journal is what is left, and says so.
+    assert any("before this dump was closed" in str(gap) for gap in dump.gaps)
+    assert not list((tmp_path / "dump_tensor_data").glob(".*"))
+
+
+def test_space_that_comes_back_is_used_and_the_dump_says_what_it_lacks(tmp_path: Path) -> None:
+    only_soft = FULL_DISK.replace("(limit, limit)", "(limit, -1)")
+    program = only_soft.replace(
+        "    assert 0 <", "    resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n    assert 0 <"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    dump = open_dump(tmp_path)
+    assert dump.parts[0].info.complete
+    problems = [gap.problem for gap in dump.gaps]
+    assert any("the data of Torch.a.0.forward.input.1 could not be written" in p for p in problems)
+    assert any(p.startswith("and ") and p.endswith(" more") for p in problems)
+
+
+def test_a_folder_that_vanishes_comes_back_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "step0" / "rank"
+    with DumpWriter(folder, DumpInfo(task="tensor", level="mix")) as writer:
+        writer.save_tensor("Torch.a.0.forward.input.0", NUMBERS)
+        value = TensorValue("torch.float32", (2, 3), data_name="Torch.a.0.forward.input.0.pt")
+        writer.write(CallRecord("Torch.a.0.forward", (value,)))
+        shutil.rmtree(tmp_path / "step0")
+        assert writer.save_tensor("Torch.b.0.forward.input.0", NUMBERS)
+        writer.write(CallRecord("Torch.b.0.forward"))
+    dump = open_dump(tmp_path)
+    assert [call.name for call in dump] == ["Torch.a.0.forward", "Torch.b.0.forward"]
+    assert ["Torch.a.0.forward.input.0.pt is missing" in str(gap) for gap in dump.gaps] == [True]

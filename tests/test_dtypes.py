@@ -1,0 +1,85 @@
+"""The dtype table and its widening, against torch's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tensorprobe.dtypes import DTYPES, DType, dtype_named, dtype_of_numpy, widen
+
+CARRIED = [dtype for dtype in DTYPES.values() if not dtype.native]
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    found = getattr(torch, dtype.name.removeprefix("torch."))
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def all_patterns(dtype: DType) -> np.ndarray:
+    """Every bit pattern; of a complex number every pattern in each half."""
+    if dtype.itemsize < 4:
+        return np.arange(1 << 8 * dtype.itemsize).astype(dtype.carrier)
+    half = np.arange(1 << 16, dtype=np.uint32)
+    return np.concatenate([half, half << 16, half | half[::-1] << 16])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
+def test_the_table_says_what_torch_says(dtype: DType) -> None:
+    theirs = torch_dtype(dtype)
+    assert str(theirs) == dtype.name
+    assert theirs.itemsize == dtype.itemsize == dtype.carrier.itemsize
+    assert theirs.is_floating_point == (dtype.kind == "float")
+    assert theirs.is_complex == (dtype.kind == "complex")
+
+
+def test_every_dtype_that_holds_single_numbers_is_in_the_table() -> None:
+    theirs = {str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    packed = ("torch.bits", "torch.q", "torch.float4")
+    narrow = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
+    wanted = {name for name in theirs if not name.startswith(packed)} - narrow
+    assert set(DTYPES) == wanted
+
+
+@pytest.mark.parametrize("dtype", CARRIED, ids=lambda dtype: dtype.name)
+def test_widen_gives_every_pattern_bit_for_bit_as_torch_does(dtype: DType) -> None:
+    patterns = all_patterns(dtype)
+    wide = torch.complex64 if dtype.kind == "complex" else torch.float32
+    theirs = torch.from_numpy(patterns.copy()).view(torch_dtype(dtype)).to(wide).numpy()
+    ours = widen(patterns, dtype)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3)])
+def test_widen_keeps_the_shape(dtype: DType, shape: tuple[int, ...]) -> None:
+    values = widen(np.zeros(shape, dtype.carrier), dtype)
+    assert isinstance(values, np.ndarray)
+    assert values.shape == shape
+
+
+@pytest.mark.parametrize("dtype", CARRIED, ids=lambda dtype: dtype.name)
+def test_widen_reads_strided_and_read_only_data(dtype: DType) -> None:
+    patterns = all_patterns(dtype)[:240].reshape(4, 60)
+    patterns.flags.writeable = False
+    strided = patterns.T[::2, ::-1]
+    expected = widen(np.ascontiguousarray(strided), dtype)
+    np.testing.assert_array_equal(widen(strided, dtype), expected)
+
+
+def test_widen_gives_native_data_back_without_a_copy() -> None:
+    array = np.arange(3, dtype=np.float32)
+    assert widen(array, DTYPES["torch.float32"]) is array
+
+
+def test_names_and_numpy_dtypes_are_found() -> None:
+    assert dtype_named("torch.int8") is DTYPES["torch.int8"]
+    assert dtype_named("torch.quint8") is None
+    for dtype in DTYPES.values():
+        if dtype.native:
+            assert dtype_of_numpy(dtype.carrier) is dtype
+            assert dtype_of_numpy(dtype.carrier.newbyteorder()) is dtype
+    assert dtype_of_numpy(np.dtype("U3")) is None
+    assert dtype_of_numpy(np.dtype(np.longdouble)) is None

@@ -1,0 +1,94 @@
+"""Data walks one way: a room imports only the rooms that the architecture allows it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import REPOSITORY
+
+SOURCE = REPOSITORY / "src" / "tensorprobe"
+
+# docs/architecture.md explains the table; `*` may import everything.
+GROUND = {"_version", "errors", "names", "records", "dtypes", "textfile"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "_version": set(),
+    "errors": set(),
+    "names": {"errors"},
+    "records": {"names"},
+    "dtypes": set(),
+    "textfile": {"errors"},
+    "config": {"errors", "textfile"},
+    "metrics": {"errors", "dtypes"},
+    "store": GROUND,
+    "report": {"records"},
+    "show": GROUND | {"store", "metrics", "report"},
+    "doctor": GROUND | {"metrics", "report"},
+    "demo": GROUND | {"store", "metrics", "show"},
+    "cli": {"*"},
+    "__main__": {"cli"},
+    "__init__": {"_version", "config", "errors", "store"},
+}
+# Training machines have torch, numpy and the standard library; nothing else may be needed there.
+ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
+    "store": {"numpy", "jiter"},
+    "metrics": {"numpy"},
+    "report": {"rich"},
+    "show": {"numpy", "rich"},
+    "textfile": {"yaml"},
+    "dtypes": {"numpy"},
+    "cli": {"rich_argparse"},
+    "demo": {"torch", "numpy"},
+}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module or ""
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
+    room = room_of(path)
+    allowed = MAY_IMPORT[room]
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] == "tensorprobe" and len(parts) > 1:
+            assert parts[1] == room or parts[1] in allowed or "*" in allowed, (
+                f"{path} imports {name}"
+            )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_room_needs_only_the_packages_it_may(path: Path) -> None:
+    import sys
+
+    room = room_of(path)
+    for name in imports_of(path):
+        top = name.partition(".")[0]
+        known = top in sys.stdlib_module_names or top in ("tensorprobe", "")
+        assert known or top in ALLOWED_THIRD_PARTY.get(room, set()), f"{path} imports {name}"
+
+
+def test_every_room_of_the_table_exists() -> None:
+    assert {room_of(path) for path in FILES} == set(MAY_IMPORT)
+
+
+def test_no_file_is_longer_than_it_may_be_without_saying_why() -> None:
+    for path in FILES:
+        text = path.read_text()
+        assert text.count("\n") <= 500 or "500 lines" in text, path
