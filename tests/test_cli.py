@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,6 +153,21 @@ def test_a_gap_is_exit_code_2_and_the_rest_is_shown(tmp_path: Path) -> None:
     assert "missing: " in answer.stderr and "it ends in the middle" in answer.stderr
     gaps = [json.loads(line) for line in run("show", tmp_path, "--json").stdout.splitlines()]
     assert gaps[-1]["kind"] == "gap"
+
+
+def test_a_call_whose_data_is_missing_is_shown_with_what_is_there(tmp_path: Path) -> None:
+    rank = tmp_path / "rank"
+    shutil.copytree(MLP / "step0/rank", rank)
+    name = "Functional.linear.0.forward"
+    (rank / "dump_tensor_data" / f"{name}.input.0.pt").unlink()
+    (rank / "dump_tensor_data" / f"{name}.input.1.pt").write_bytes(b"PK\x03\x04 cut short")
+    answer = run("show", rank, name)
+    assert answer.returncode == 2
+    assert "data of output.0" in answer.stdout and "█" in answer.stdout
+    assert answer.stderr.count("missing: ") == 2
+    assert f"{name}.input.0.pt" in answer.stderr and f"{name}.input.1.pt" in answer.stderr
+    # What was not asked for is not checked, and not waited for.
+    assert run("show", rank, "Functional.relu.0.forward").returncode == 0
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:

@@ -10,6 +10,8 @@
  *
  * The loops are plain C that compilers vectorise. Sums are taken in the same order on every
  * machine, without fused multiply-add: equal data give equal bits everywhere.
+ *
+ * The file is long because it is the only one: setup.py has one thing to compile, or to do without.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -129,7 +131,7 @@ static inline double double_of_int64(int64_t x)
 
 /* --- ranks: any element as an integer in the same order ---------------------------------------
  * Integer maxima vectorise and do not depend on the order of reading, not even for -0.0 and 0.0.
- * Negative floats have their magnitude's bits reversed; doing it twice undoes it. */
+ * Negative floats have the bits of their magnitude inverted; doing it twice undoes it. */
 
 static inline int16_t order16(uint16_t x) { return (int16_t)(x ^ (((int16_t)x >> 15) & 0x7FFF)); }
 static inline int32_t order32(uint32_t x)

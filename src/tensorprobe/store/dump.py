@@ -153,7 +153,16 @@ class RankDump:
         """
         if tensor.data_name is None:
             raise DumpError(f"{self.path}: this tensor has statistics only, no data file")
-        return self._data.load(tensor.data_name)
+        try:
+            return self._data.load(tensor.data_name)
+        except DumpError as err:
+            self._add_gap(str(err))
+            raise
+
+    @property
+    def known_gaps(self) -> tuple[Gap, ...]:
+        """What turned out to be missing so far, in what was read."""
+        return tuple(self._gaps.values())
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -168,7 +177,7 @@ class RankDump:
                             self._add_gap(f"{call.name}: {problem}")
             self.stack("")
             self.parent("")
-        return tuple(self._gaps.values())
+        return self.known_gaps
 
     def _add_gap(self, problem: str) -> None:
         self._gaps.setdefault(problem, Gap(self.path, problem))
@@ -189,12 +198,13 @@ class Dump:
     Attributes:
         path: what was opened.
         parts: the ranks' dumps, ordered by step and rank; never empty.
+        unopened: the ranks and files that could not be opened at all.
     """
 
-    def __init__(self, path: Path, parts: Sequence[RankDump], gaps: Sequence[Gap] = ()) -> None:
+    def __init__(self, path: Path, parts: Sequence[RankDump], unopened: Sequence[Gap] = ()) -> None:
         self.path = path
         self.parts = tuple(parts)
-        self._gaps = tuple(gaps)
+        self.unopened = tuple(unopened)
 
     def __repr__(self) -> str:
         return f"<Dump {self.path}: {len(self.parts)} parts, {len(self)} calls>"
@@ -246,4 +256,4 @@ class Dump:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What is missing from any part, and the parts that could not be opened at all."""
-        return self._gaps + tuple(gap for part in self.parts for gap in part.gaps)
+        return self.unopened + tuple(gap for part in self.parts for gap in part.gaps)
