@@ -13,28 +13,34 @@ from conftest import REPOSITORY
 SOURCE = REPOSITORY / "src" / "tensorprobe"
 
 # docs/architecture.md explains the table; `*` may import everything.
-GROUND = {"_version", "errors", "names", "records", "dtypes", "textfile"}
+GROUND = {"_version", "errors", "names", "records", "dtypes", "tensor_data", "textfile"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
     "names": {"errors"},
     "records": {"names"},
     "dtypes": set(),
+    "tensor_data": {"dtypes"},
     "textfile": {"errors"},
     "config": {"errors", "textfile"},
     "metrics": {"errors", "dtypes"},
     "store": GROUND,
+    "summary": GROUND | {"metrics"},
+    "capture": GROUND | {"config", "summary", "store"},
     "report": {"records"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "demo": GROUND | {"store", "metrics", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "config", "errors", "store"},
+    "__init__": {"_version", "capture", "config", "errors", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "store": {"numpy", "jiter"},
+    "tensor_data": {"numpy"},
+    "summary": {"numpy", "torch", "triton"},
+    "capture": {"numpy", "torch"},
     "metrics": {"numpy"},
     "report": {"rich"},
     "show": {"numpy", "rich"},

@@ -27,7 +27,9 @@ import json, torch
 devices = ["cpu"]
 for kind in ("cuda", "npu", "xpu", "mps"):
     module = getattr(torch, kind, None)
-    if module is not None and module.is_available():
+    # Of mps only torch.backends knows in torch 2.1.
+    homes = [module, getattr(torch.backends, kind, None)]
+    if any(getattr(home, "is_available", bool)() for home in homes):
         count = getattr(module, "device_count", lambda: 1)()
         name = getattr(module, "get_device_name", lambda index: kind)
         devices += [f"{kind}:{index} {name(index)}" for index in range(count)]

@@ -1,12 +1,12 @@
 /* Statistics and histograms of one array in one pass over its memory.
  *
- *     bytes -> load: 1024 elements as doubles, their extremes -> add_block: sums -> Statistics
- *                                                             -> bin_block: counts
+ *     bytes -> load: 1024 elements as floats or doubles, their extremes -> sum -> Statistics
+ *                                                                        -> bin_block -> counts
  *
- * Every element type fits into double without loss, but for the 64-bit integers; so extremes and
- * zeros are taken from the elements themselves, sums from doubles, over a block that stays in the
- * L1 cache. Threads, strides and dtypes that C lacks are the caller's business (statistics.py);
- * statistics_numpy.py has the same meaning in numpy.
+ * Every element type fits into float or double without loss, but for the 64-bit integers; so
+ * extremes and zeros are taken from the elements themselves. Sums are of doubles, over a block that
+ * stays in the L1 cache. Threads, strides and dtypes that C lacks are the caller's business
+ * (statistics.py); statistics_numpy.py has the same meaning in numpy.
  *
  * The loops are plain C that compilers vectorise. Sums are taken in the same order on every
  * machine, without fused multiply-add: equal data give equal bits everywhere.
@@ -83,6 +83,8 @@ static inline float float_of(uint32_t bits)
     return value;
 }
 
+static inline float float_of_brain(uint16_t bits) { return float_of((uint32_t)bits << 16); }
+
 static inline double double_of(uint64_t bits)
 {
     double value;
@@ -101,7 +103,7 @@ static inline uint64_t bits_of(double value)
  * vectorise. The exponent moves from bias 15 to bias 127. A denormal m * 2^-24 now reads
  * x = 2^-15 * (1 + m / 2^10), and 2x - 2^-14 is what it should be; all other x are at least 2^-14,
  * so that `below` is 0 for them. Infinities come out as 65536, NaN as more: see load_float16. */
-static inline float float_of_half(int16_t half)
+static inline float float_of_half(uint16_t half)
 {
     int32_t magnitude = (half & 0x7FFF) << 13;
     float x = float_of((uint32_t)(magnitude + (112 << 23)));
@@ -110,7 +112,7 @@ static inline float float_of_half(int16_t half)
     x += below;
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    return float_of(bits | ((uint32_t)(int32_t)half & 0x80000000));
+    return float_of(bits | ((uint32_t)(int16_t)half & 0x80000000));
 }
 
 /* 64-bit integers, for which vector units have no conversion before AVX-512: the halves are made
@@ -149,19 +151,24 @@ static double double_of_rank(int64_t rank) { return double_of((uint64_t)order64(
 static uint64_t uint64_of_rank(int64_t rank) { return (uint64_t)rank ^ ((uint64_t)1 << 63); }
 
 /* --- load: up to BLOCK elements of one type, at any address -----------------------------------
- * Write them as doubles; return the ranks of the largest and the smallest (NaN and infinities have
+ * Write their values; return the ranks of the largest and the smallest (NaN and infinities have
  * one, too) and the number of zeros, counted in a type as wide as the element so that the loop
  * stays narrow. */
+
+typedef union {
+    float narrow[BLOCK]; /* for types that fit: half the way to the cache and back */
+    double wide[BLOCK];
+} Values;
 
 typedef struct {
     int64_t max, min, zeros;
 } Extremes;
 
-typedef Extremes (*Load)(const char *source, int n, double *values);
+typedef Extremes (*Load)(const char *source, int n, Values *values);
 
-#define LOAD(name, element, order, counter, ORDER, RANK, IS_ZERO, VALUE)                           \
+#define LOAD(name, element, form, order, counter, ORDER, RANK, IS_ZERO, VALUE)                     \
     CLONES static Extremes load_##name(const char *restrict source, int n,                         \
-                                       double *restrict values)                                    \
+                                       Values *restrict values)                                    \
     {                                                                                              \
         element x;                                                                                 \
         memcpy(&x, source, sizeof x);                                                              \
@@ -173,7 +180,7 @@ typedef Extremes (*Load)(const char *source, int n, double *values);
             max = place > max ? place : max;                                                       \
             min = place < min ? place : min;                                                       \
             zeros += IS_ZERO(x);                                                                   \
-            values[i] = VALUE(x);                                                                  \
+            values->form[i] = VALUE(x);                                                            \
         }                                                                                          \
         return (Extremes){RANK(max), RANK(min), zeros};                                            \
     }
@@ -183,37 +190,121 @@ typedef Extremes (*Load)(const char *source, int n, double *values);
 #define IS_TRUE(x) ((uint8_t)((x) != 0))
 #define IS_ZERO16(x) ((uint16_t)((x) << 1) == 0)
 #define IS_ZERO_FLOAT(x) ((x) << 1 == 0)
-#define FLOAT16_VALUE(x) ((double)float_of_half((int16_t)(x)))
-#define BFLOAT16_VALUE(x) ((double)float_of((uint32_t)(x) << 16))
-#define FLOAT32_VALUE(x) ((double)float_of(x))
-#define FLOAT16_RANK(place) rank_of_double(FLOAT16_VALUE((uint16_t)order16((uint16_t)(place))))
-#define BFLOAT16_RANK(place) rank_of_double(BFLOAT16_VALUE((uint16_t)order16((uint16_t)(place))))
-#define FLOAT32_RANK(place) rank_of_double(FLOAT32_VALUE((uint32_t)order32((uint32_t)(place))))
+#define FLOAT16_RANK(place) rank_of_double(float_of_half((uint16_t)order16((uint16_t)(place))))
+#define BFLOAT16_RANK(place) rank_of_double(float_of_brain((uint16_t)order16((uint16_t)(place))))
+#define FLOAT32_RANK(place) rank_of_double(float_of((uint32_t)order32((uint32_t)(place))))
 
-LOAD(float64, uint64_t, int64_t, int64_t, order64, SAME, IS_ZERO_FLOAT, double_of)
-LOAD(float32, uint32_t, int32_t, int32_t, order32, FLOAT32_RANK, IS_ZERO_FLOAT, FLOAT32_VALUE)
-LOAD(half, uint16_t, int16_t, int16_t, order16, FLOAT16_RANK, IS_ZERO16, FLOAT16_VALUE)
-LOAD(bfloat16, uint16_t, int16_t, int16_t, order16, BFLOAT16_RANK, IS_ZERO16, BFLOAT16_VALUE)
-LOAD(int64, int64_t, int64_t, int64_t, SAME, SAME, IS_ZERO, double_of_int64)
-LOAD(int32, int32_t, int32_t, int32_t, SAME, SAME, IS_ZERO, SAME)
-LOAD(int16, int16_t, int16_t, int16_t, SAME, SAME, IS_ZERO, SAME)
-LOAD(int8, int8_t, int8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
-LOAD(uint64, uint64_t, uint64_t, uint64_t, SAME, rank_of_uint64, IS_ZERO, double_of_uint64)
-LOAD(uint32, uint32_t, uint32_t, uint32_t, SAME, SAME, IS_ZERO, SAME)
-LOAD(uint16, uint16_t, uint16_t, uint16_t, SAME, SAME, IS_ZERO, SAME)
-LOAD(uint8, uint8_t, uint8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
-LOAD(bool, uint8_t, uint8_t, int16_t, IS_TRUE, SAME, IS_ZERO, IS_TRUE)
+LOAD(float64, uint64_t, wide, int64_t, int64_t, order64, SAME, IS_ZERO_FLOAT, double_of)
+LOAD(float32, uint32_t, narrow, int32_t, int32_t, order32, FLOAT32_RANK, IS_ZERO_FLOAT, float_of)
+LOAD(half, uint16_t, narrow, int16_t, int16_t, order16, FLOAT16_RANK, IS_ZERO16, float_of_half)
+LOAD(bfloat16, uint16_t, narrow, int16_t, int16_t, order16, BFLOAT16_RANK, IS_ZERO16, float_of_brain)
+LOAD(int64, int64_t, wide, int64_t, int64_t, SAME, SAME, IS_ZERO, double_of_int64)
+LOAD(int32, int32_t, wide, int32_t, int32_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(int16, int16_t, narrow, int16_t, int16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(int8, int8_t, narrow, int8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(uint64, uint64_t, wide, uint64_t, uint64_t, SAME, rank_of_uint64, IS_ZERO, double_of_uint64)
+LOAD(uint32, uint32_t, wide, uint32_t, uint32_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(uint16, uint16_t, narrow, uint16_t, uint16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(uint8, uint8_t, narrow, uint8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
+LOAD(bool, uint8_t, narrow, uint8_t, int16_t, IS_TRUE, SAME, IS_ZERO, IS_TRUE)
 
 /* The extremes tell whether there is anything to mend. */
-static Extremes load_float16(const char *source, int n, double *values)
+static Extremes load_float16(const char *source, int n, Values *values)
 {
     Extremes extremes = load_half(source, n, values);
     if (extremes.max >= rank_of_double(65536.0) || extremes.min <= rank_of_double(-65536.0))
-        for (int i = 0; i < n; i++)
-            if (fabs(values[i]) >= 65536.0)
-                values[i] = fabs(values[i]) > 65536.0 ? NAN : copysign(INFINITY, values[i]);
+        for (int i = 0; i < n; i++) {
+            float x = values->narrow[i];
+            if (fabsf(x) >= 65536.0f)
+                values->narrow[i] = fabsf(x) > 65536.0f ? NAN : copysignf(INFINITY, x);
+        }
     return extremes;
 }
+
+/* From the end, for both forms share their memory. */
+static void widen(Values *values, int n)
+{
+    for (int i = n - 1; i >= 0; i--)
+        values->wide[i] = (double)values->narrow[i];
+}
+
+/* --- sum: a block's values and their squares ---------------------------------------------------
+ * A running sum would have to wait for itself. So a block is read as ROWS rows, added up column by
+ * column, and the columns are folded in halves: no step waits for the last, and rounding errors
+ * grow with log(n) only. */
+
+typedef struct {
+    double values, squares;
+} Sums;
+
+static inline void add_arrays(double *restrict to, const double *restrict from, int n)
+{
+    for (int k = 0; k < n; k++)
+        to[k] += from[k];
+}
+
+static inline double fold(double *columns, int length)
+{
+    for (; length > 8; length -= length / 2)
+        add_arrays(columns, columns + length - length / 2, length / 2);
+    double sum = 0.0;
+    for (int k = 0; k < length; k++)
+        sum += columns[k];
+    return sum;
+}
+
+#define SUM(form)                                                                                  \
+    CLONES static Sums sum_##form(const Values *values, int n)                                     \
+    {                                                                                              \
+        double sums[COLUMNS], squares[COLUMNS];                                                    \
+        int columns = n / ROWS;                                                                    \
+        for (int k = 0; k < columns; k++) {                                                        \
+            double x = values->form[k], sum = x, square = x * x;                                   \
+            for (int row = 1; row < ROWS; row++) {                                                 \
+                x = values->form[row * columns + k];                                               \
+                sum += x;                                                                          \
+                square += x * x;                                                                   \
+            }                                                                                      \
+            sums[k] = sum;                                                                         \
+            squares[k] = square;                                                                   \
+        }                                                                                          \
+        Sums total = {fold(sums, columns), fold(squares, columns)};                                \
+        for (int i = columns * ROWS; i < n; i++) {                                                 \
+            double x = values->form[i];                                                            \
+            total.values += x;                                                                     \
+            total.squares += x * x;                                                                \
+        }                                                                                          \
+        return total;                                                                              \
+    }
+
+SUM(narrow)
+SUM(wide)
+
+/* --- the types --------------------------------------------------------------------------------*/
+
+typedef struct {
+    const char *name;
+    size_t size;
+    Load load;
+    enum { NARROW, WIDE } form;
+    enum { REAL, SIGNED, UNSIGNED } rank;
+} Type;
+
+static const Type TYPES[] = {
+    {"float64", 8, load_float64, WIDE, REAL},
+    {"float32", 4, load_float32, NARROW, REAL},
+    {"float16", 2, load_float16, NARROW, REAL},
+    {"bfloat16", 2, load_bfloat16, NARROW, REAL},
+    {"int64", 8, load_int64, WIDE, SIGNED},
+    {"int32", 4, load_int32, WIDE, SIGNED},
+    {"int16", 2, load_int16, NARROW, SIGNED},
+    {"int8", 1, load_int8, NARROW, SIGNED},
+    {"uint64", 8, load_uint64, WIDE, UNSIGNED},
+    {"uint32", 4, load_uint32, WIDE, SIGNED},
+    {"uint16", 2, load_uint16, NARROW, SIGNED},
+    {"uint8", 1, load_uint8, NARROW, SIGNED},
+    {"bool", 1, load_bool, NARROW, SIGNED},
+};
 
 /* --- statistics -------------------------------------------------------------------------------*/
 
@@ -245,50 +336,6 @@ static void add_to(Sum *sum, double value)
     else
         sum->lost += (value - total) + sum->total;
     sum->total = total;
-}
-
-typedef struct {
-    double values, squares;
-} Sums;
-
-static inline void add_arrays(double *restrict to, const double *restrict from, int n)
-{
-    for (int k = 0; k < n; k++)
-        to[k] += from[k];
-}
-
-/* A running sum would have to wait for itself. So a block is read as ROWS rows, added up column by
- * column, and the columns are folded in halves: no step waits for the last, and rounding errors
- * grow with log(n) only. */
-CLONES static Sums sum_block(const double *values, int n)
-{
-    double sum[COLUMNS], squares[COLUMNS];
-    int columns = n / ROWS;
-    sum[0] = squares[0] = 0.0;
-    for (int k = 0; k < columns; k++) {
-        double s = values[k], q = s * s;
-        for (int row = 1; row < ROWS; row++) {
-            double x = values[row * columns + k];
-            s += x;
-            q += x * x;
-        }
-        sum[k] = s;
-        squares[k] = q;
-    }
-    int length = columns;
-    for (; length > 8; length -= length / 2) {
-        add_arrays(sum, sum + length - length / 2, length / 2);
-        add_arrays(squares, squares + length - length / 2, length / 2);
-    }
-    for (int k = 1; k < length; k++) {
-        sum[0] += sum[k];
-        squares[0] += squares[k];
-    }
-    for (int i = columns * ROWS; i < n; i++) {
-        sum[0] += values[i];
-        squares[0] += values[i] * values[i];
-    }
-    return (Sums){sum[0], squares[0]};
 }
 
 static double find_peak(Extremes extremes)
@@ -340,9 +387,11 @@ static Extremes find_extremes(const double *values, int n)
 
 /* Sum as if nothing were special. A finite sum of squares proves that nothing was, unless it is so
  * large or so small that squares may have been lost; only such a block is looked at closely. */
-static void add_block(Statistics *statistics, double *values, int n, Extremes extremes)
+static void add_block(Statistics *statistics, const char *source, int n, const Type *type)
 {
-    Sums sums = sum_block(values, n);
+    Values values;
+    Extremes extremes = type->load(source, n, &values);
+    Sums sums = type->form == WIDE ? sum_wide(&values, n) : sum_narrow(&values, n);
     double largest_square = BIG_LIMIT * BIG_LIMIT, smallest_square = SMALL_LIMIT * SMALL_LIMIT;
     int plain = sums.squares >= smallest_square && sums.squares <= largest_square;
     if (plain || extremes.zeros == n) {
@@ -350,13 +399,25 @@ static void add_block(Statistics *statistics, double *values, int n, Extremes ex
         return;
     }
     /* Only floating-point types get here, so the ranks are those of doubles. */
-    n = drop_nonfinite(statistics, values, n);
-    extremes = find_extremes(values, n);
+    if (type->form == NARROW)
+        widen(&values, n);
+    n = drop_nonfinite(statistics, values.wide, n);
+    extremes = find_extremes(values.wide, n);
     double peak = find_peak(extremes);
     int unit = peak > BIG_LIMIT ? BIG : peak < SMALL_LIMIT ? SMALL : PLAIN;
     for (int i = 0; i < n; i++)
-        values[i] /= UNITS[unit];
-    add_finite(statistics, n, extremes, sum_block(values, n), unit);
+        values.wide[i] /= UNITS[unit];
+    add_finite(statistics, n, extremes, sum_wide(&values, n), unit);
+}
+
+static void measure_elements(const char *source, Py_ssize_t n, const Type *type, Statistics *out)
+{
+    FloatMode mode = keep_denormals();
+    for (Py_ssize_t done = 0; done < n; done += BLOCK) {
+        int part = n - done < BLOCK ? (int)(n - done) : BLOCK;
+        add_block(out, source + (size_t)done * type->size, part, type);
+    }
+    restore_mode(mode);
 }
 
 /* --- histogram --------------------------------------------------------------------------------*/
@@ -383,57 +444,19 @@ CLONES static void bin_block(const double *values, int n, const Range *range, in
     }
 }
 
-/* --- the types --------------------------------------------------------------------------------*/
-
-typedef enum { REAL, SIGNED, UNSIGNED } RankKind;
-
-typedef struct {
-    const char *name;
-    size_t size;
-    Load load;
-    RankKind kind;
-} Type;
-
-static const Type TYPES[] = {
-    {"float64", 8, load_float64, REAL},
-    {"float32", 4, load_float32, REAL},
-    {"float16", 2, load_float16, REAL},
-    {"bfloat16", 2, load_bfloat16, REAL},
-    {"int64", 8, load_int64, SIGNED},
-    {"int32", 4, load_int32, SIGNED},
-    {"int16", 2, load_int16, SIGNED},
-    {"int8", 1, load_int8, SIGNED},
-    {"uint64", 8, load_uint64, UNSIGNED},
-    {"uint32", 4, load_uint32, SIGNED},
-    {"uint16", 2, load_uint16, SIGNED},
-    {"uint8", 1, load_uint8, SIGNED},
-    {"bool", 1, load_bool, SIGNED},
-};
-
-static void measure_elements(const char *source, Py_ssize_t n, const Type *type, Statistics *out)
-{
-    double values[BLOCK];
-    FloatMode mode = keep_denormals();
-    for (Py_ssize_t done = 0; done < n; done += BLOCK) {
-        int part = n - done < BLOCK ? (int)(n - done) : BLOCK;
-        const char *start = source + (size_t)done * type->size;
-        Extremes extremes = type->load(start, part, values);
-        add_block(out, values, part, extremes);
-    }
-    restore_mode(mode);
-}
-
 static void bin_elements(const char *source, Py_ssize_t n, const Type *type, const Range *range,
                          int64_t *counts)
 {
-    double values[BLOCK];
+    Values values;
     int32_t numbers[BLOCK];
     int32_t bins = (int32_t)range->bins;
     FloatMode mode = keep_denormals();
     for (Py_ssize_t done = 0; done < n; done += BLOCK) {
         int part = n - done < BLOCK ? (int)(n - done) : BLOCK;
-        type->load(source + (size_t)done * type->size, part, values);
-        bin_block(values, part, range, numbers);
+        type->load(source + (size_t)done * type->size, part, &values);
+        if (type->form == NARROW)
+            widen(&values, part);
+        bin_block(values.wide, part, range, numbers);
         for (int i = 0; i < part; i++)
             if (numbers[i] < bins)
                 counts[numbers[i]]++;
@@ -441,7 +464,8 @@ static void bin_elements(const char *source, Py_ssize_t n, const Type *type, con
     restore_mode(mode);
 }
 
-/* Equal neighbours would wait for each other's increment: four tables take turns. */
+/* --- bytes -----------------------------------------------------------------------------------
+ * Equal neighbours would wait for each other's increment: four tables take turns. */
 static void count_byte_values(const unsigned char *source, Py_ssize_t n, int64_t *counts)
 {
     int64_t tables[4][256] = {{0}};
@@ -492,9 +516,9 @@ static PyObject *build_extreme(const Statistics *statistics, const Type *type, i
 {
     if (statistics->finite == 0)
         Py_RETURN_NONE;
-    if (type->kind == UNSIGNED)
+    if (type->rank == UNSIGNED)
         return PyLong_FromUnsignedLongLong(uint64_of_rank(rank));
-    if (type->kind == SIGNED)
+    if (type->rank == SIGNED)
         return PyLong_FromLongLong(rank);
     return PyFloat_FromDouble(double_of_rank(rank) + 0.0); /* -0.0 becomes 0.0 */
 }

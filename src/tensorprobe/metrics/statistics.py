@@ -233,8 +233,10 @@ def _share_pieces(
     """Cut an array into pieces, give each thread its share, and return what each made of it."""
     array = _order_by_memory(array)
     limit = max(1, PIECE_BYTES // array.itemsize)
-    workers = min(threads or _count_cores(), max(1, array.nbytes // THREAD_BYTES))
-    if workers == 1:
+    workers = array.nbytes // THREAD_BYTES
+    if workers > 1:
+        workers = min(workers, threads or _count_cores())
+    if workers <= 1:
         return [work(_cut_pieces(array, limit))]
 
     def take_share(worker: int) -> Total:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tensorprobe.store.dump import Dump, RankDump
 from tensorprobe.store.locate import open_dump
-from tensorprobe.store.tensor_data import TensorData
 from tensorprobe.store.writer import DumpWriter
+from tensorprobe.tensor_data import TensorData
 
 __all__ = ["Dump", "DumpWriter", "RankDump", "TensorData", "open_dump"]

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 
 from tensorprobe.errors import UnsafeFileError
-from tensorprobe.store.tensor_data import TensorData
 from tensorprobe.store.tensor_file import load_tensor
+from tensorprobe.tensor_data import TensorData
 
 __all__ = ["DataFolder", "inside"]
 

@@ -12,7 +12,7 @@ from tensorprobe.errors import DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, TensorValue
 from tensorprobe.store.data_folder import DataFolder
-from tensorprobe.store.tensor_data import TensorData
+from tensorprobe.tensor_data import TensorData
 
 __all__ = ["CallSource", "Dump", "RankDump"]
 

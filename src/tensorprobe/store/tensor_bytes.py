@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from tensorprobe.dtypes import DType
 from tensorprobe.errors import TensorFileError
-from tensorprobe.store.tensor_data import TensorData
+from tensorprobe.tensor_data import TensorData
 
 __all__ = ["Piece", "npy_pieces", "pt_pieces", "write_whole_file"]
 

@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from tensorprobe.dtypes import DType, dtype_of_numpy
 from tensorprobe.errors import DumpError, TensorFileError, UnsafeFileError
-from tensorprobe.store.tensor_data import TensorData
 from tensorprobe.store.tensor_pickle import (
     MAX_PICKLE_BYTES,
     TensorPickle,
@@ -33,6 +32,7 @@ from tensorprobe.store.tensor_pickle import (
     shown,
 )
 from tensorprobe.store.zip_directory import Buffer, read_directory
+from tensorprobe.tensor_data import TensorData
 
 __all__ = ["load_tensor"]
 

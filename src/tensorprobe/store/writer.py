@@ -30,7 +30,7 @@ from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
 from tensorprobe.store.leaf_encode import encode_call
 from tensorprobe.store.tensor_bytes import npy_pieces, pt_pieces, write_whole_file
-from tensorprobe.store.tensor_data import TensorData
+from tensorprobe.tensor_data import TensorData
 
 __all__ = ["DumpWriter", "file_name_of", "rank_folder"]
 

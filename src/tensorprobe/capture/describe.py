@@ -1,0 +1,163 @@
+"""Turn what a call was given and what it returned into values of a record.
+
+A tensor becomes a `Draft` until its statistics are known; everything else is final at once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorprobe.records import (
+    DeviceValue,
+    DictValue,
+    DtypeValue,
+    EllipsisValue,
+    ListValue,
+    MemoryFormatValue,
+    ScalarValue,
+    SizeValue,
+    SliceValue,
+    TensorValue,
+    UnknownValue,
+    Value,
+)
+from tensorprobe.summary.host import is_plain
+from tensorprobe.summary.statistics import Measured
+
+__all__ = ["Draft", "Drafted", "describe", "finish", "tensors_in"]
+
+_DEEPEST = 20
+_LONGEST_TEXT = 200
+
+
+@dataclass(slots=True)
+class Draft:
+    """A tensor whose numbers are still on their way."""
+
+    measured: Measured
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool
+    checksum: str | None = None
+    data_name: str | None = None
+
+
+Drafted = Any
+"""A value that may hold drafts in place of tensors."""
+
+OnTensor = Callable[[torch.Tensor, tuple[str, ...]], Drafted]
+
+
+def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Drafted:
+    """Describe one value, nested or not; `on_tensor` describes each plain tensor in it."""
+    if isinstance(value, torch.Tensor):
+        return on_tensor(value, path) if is_plain(value) else _unusual_tensor(value)
+    if value is None:
+        return None
+    kind = type(value)
+    if kind in (bool, int, float, complex, str):
+        return ScalarValue(kind.__name__, value)
+    if len(path) > _DEEPEST:
+        return UnknownValue(kind.__name__, "nested too deeply")
+    if kind in (list, tuple):
+        items = tuple(describe(item, on_tensor, (*path, str(i))) for i, item in enumerate(value))
+        return ListValue(items, is_tuple=kind is tuple)
+    return _describe_rest(value, on_tensor, path)
+
+
+def _describe_rest(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
+    if isinstance(value, torch.Size):
+        return SizeValue(tuple(value))
+    if isinstance(value, torch.dtype):
+        return DtypeValue(str(value))
+    if isinstance(value, torch.device):
+        # As the older tools word it.
+        return DeviceValue(f"{value.type}:{value.index}")
+    if isinstance(value, torch.memory_format):
+        return MemoryFormatValue(str(value).removeprefix("torch."))
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        if all(part is None or isinstance(part, int) for part in parts):
+            return SliceValue(*parts)
+        return UnknownValue("slice", str(value))
+    if value is ...:
+        return EllipsisValue()
+    if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, complex, str)):
+        return ScalarValue(type(value).__name__, value.item())
+    if isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum):
+        return ScalarValue(type(value).__name__, value)
+    if isinstance(value, Mapping):
+        return DictValue(
+            tuple((str(k), describe(v, on_tensor, (*path, str(k)))) for k, v in value.items())
+        )
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        pairs = zip(value._fields, value, strict=True)
+        return DictValue(tuple((k, describe(v, on_tensor, (*path, k))) for k, v in pairs))
+    if isinstance(value, (list, tuple)):
+        # torch's own results with names, such as torch.max, are plain tuples to the older tools.
+        items = tuple(describe(item, on_tensor, (*path, str(i))) for i, item in enumerate(value))
+        return ListValue(items, is_tuple=isinstance(value, tuple))
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in fields(value)]
+        return DictValue(
+            tuple((k, describe(getattr(value, k), on_tensor, (*path, k))) for k in names)
+        )
+    return UnknownValue(type(value).__name__)
+
+
+def _unusual_tensor(tensor: torch.Tensor) -> Value:
+    """A subclass, sparse, nested or meta tensor: what it is, without its numbers."""
+    try:
+        text = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+    except RuntimeError:
+        text = "a tensor without a shape"
+    return UnknownValue(type(tensor).__name__, text)
+
+
+def finish(value: Drafted) -> Value:
+    """Replace the drafts in a value by tensors with their numbers."""
+    if isinstance(value, Draft):
+        assert value.measured.numbers is not None, "fetched before"
+        largest, smallest, mean, norm = value.measured.numbers
+        return TensorValue(
+            value.dtype,
+            value.shape,
+            largest,
+            smallest,
+            mean,
+            norm,
+            value.requires_grad,
+            value.checksum,
+            value.data_name,
+        )
+    if isinstance(value, ListValue):
+        return ListValue(tuple(finish(item) for item in value.items), value.is_tuple)
+    if isinstance(value, DictValue):
+        return DictValue(tuple((key, finish(item)) for key, item in value.items))
+    final: Value = value
+    return final
+
+
+def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and mappings, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if depth > _DEEPEST:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors_in(item, depth + 1)]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in tensors_in(item, depth + 1)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [
+            tensor
+            for f in fields(value)
+            for tensor in tensors_in(getattr(value, f.name), depth + 1)
+        ]
+    return []

@@ -1,0 +1,182 @@
+"""L0: see every module call through torch's global module hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as torch_module
+
+from tensorprobe.capture.describe import Drafted, tensors_in
+from tensorprobe.capture.gradients import InputEdges, next_sequence_number
+from tensorprobe.names import ModuleCall, ParameterGradients
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.session import Session
+
+__all__ = ["ModuleWatcher"]
+
+
+@dataclass(slots=True)
+class _Running:
+    """One module call between its two hooks."""
+
+    module: torch.nn.Module
+    call: ModuleCall
+    parent: str | None
+    inputs: tuple[Drafted, ...] | None
+    parameters: Mapping[str, Drafted] | None
+    edges: InputEdges
+    start: int
+
+
+class ModuleWatcher:
+    """Names modules, records their calls, and tells which module a call is made in.
+
+    Args:
+        session: where the records go.
+        models: the models that the user handed over; others are named when they are first called.
+        is_recording: False only follows the hierarchy, for the calls inside.
+    """
+
+    def __init__(
+        self, session: Session, models: Iterable[tuple[str, torch.nn.Module]], *, is_recording: bool
+    ) -> None:
+        self._session = session
+        self._is_recording = is_recording
+        self._paths: dict[int, tuple[str, torch.nn.Module]] = {}
+        self._running: list[_Running] = []
+        self._handles: list[Any] = []
+        self._gradients: dict[str, dict[str, Drafted]] = {}
+        self._hooked: set[int] = set()
+        for prefix, model in models:
+            self._name_all(prefix, model)
+
+    def open(self) -> None:
+        """Start watching."""
+        self._handles.append(torch_module.register_module_forward_pre_hook(self._before))
+        self._handles.append(
+            torch_module.register_module_forward_hook(self._after, always_call=True)
+        )
+
+    def close(self) -> None:
+        """Remove every hook and record the gradients that came in."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._running.clear()
+        self._hooked.clear()
+
+    def flush(self) -> None:
+        """Record the parameter gradients that did not come in complete."""
+        for name in list(self._gradients):
+            self._session.recorder.add(name, parameters=self._gradients.pop(name))
+
+    @property
+    def current(self) -> str | None:
+        """The name of the module call that is running."""
+        return str(self._running[-1].call) if self._running else None
+
+    def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
+        for path, module in model.named_modules():
+            full = ".".join(part for part in (prefix, path) if part)
+            self._paths.setdefault(id(module), (full, module))
+
+    def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        try:
+            with torch._C.DisableTorchFunction():
+                self._enter(module, args)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._session.recorder.fail(f"the call of a {type(module).__name__}", err)
+
+    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if id(module) not in self._paths:
+            self._name_all("", module)
+        path = self._paths[id(module)][0]
+        class_name = type(module).__name__
+        recorder = self._session.recorder
+        key = f"Module.{path}.{class_name}"
+        call = ModuleCall(path, class_name, "forward", recorder.next_number(key))
+        name = str(call)
+        inputs = parameters = None
+        if self._session.wants(name, "forward") and self._is_recording:
+            if self._session.wants_data("forward", "input"):
+                inputs = recorder.draft_all(args, f"{name}.input")
+            parameters = recorder.draft_named(
+                dict(module.named_parameters(recurse=False)), f"{name}.parameters"
+            )
+            self._hook_parameters(module, path, class_name)
+        edges = InputEdges(tensors_in(args))
+        self._running.append(
+            _Running(module, call, self.current, inputs, parameters, edges, next_sequence_number())
+        )
+
+    def _after(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        # An exception may have passed over the second hooks of modules inside this one.
+        while self._running and self._running[-1].module is not module:
+            self._running.pop()
+        if not self._running:
+            return
+        running = self._running.pop()
+        try:
+            if self._is_recording:
+                with torch._C.DisableTorchFunction():
+                    self._record(running, output)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._session.recorder.fail(str(running.call), err)
+
+    def _record(self, running: _Running, output: Any) -> None:
+        name = str(running.call)
+        session = self._session
+        if session.wants(name, "forward"):
+            outputs = None
+            if session.wants_data("forward", "output"):
+                values = output if isinstance(output, tuple) else (output,)
+                outputs = session.recorder.draft_all(values, f"{name}.output")
+            session.recorder.add(
+                name,
+                inputs=running.inputs,
+                kwargs={},
+                outputs=outputs,
+                parameters=running.parameters,
+                is_recompute=session.is_recomputing(),
+                stack=session.read_stack(),
+                parent=running.parent,
+            )
+        session.watch_gradients(
+            name, running.edges, running.start, tensors_in(output), running.parent
+        )
+
+    def _hook_parameters(self, module: torch.nn.Module, path: str, class_name: str) -> None:
+        if id(module) in self._hooked or not self._session.wants_data("backward", "output"):
+            return
+        self._hooked.add(id(module))
+        wanted = {
+            key: parameter
+            for key, parameter in module.named_parameters(recurse=False)
+            if parameter.requires_grad
+        }
+        for key, parameter in wanted.items():
+            hook = self._gradient_hook(path, class_name, key, len(wanted))
+            self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _gradient_hook(self, path: str, class_name: str, key: str, count: int) -> Any:
+        recorder = self._session.recorder
+
+        def on_gradient(gradient: torch.Tensor) -> None:
+            base = str(ParameterGradients(path, class_name))
+            try:
+                with torch._C.DisableTorchFunction():
+                    arrived = self._gradients.setdefault(base, {})
+                    arrived[key] = recorder.draft(gradient, f"{base}.{key}")
+                    if len(arrived) == count:
+                        del self._gradients[base]
+                        number = recorder.next_number(base)
+                        name = str(ParameterGradients(path, class_name, number or None))
+                        recorder.add(name, parameters=arrived)
+            except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+                recorder.fail(base, err)
+
+        return on_gradient
