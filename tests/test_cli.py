@@ -220,3 +220,60 @@ def test_doctor_survives_a_torch_that_cannot_be_imported(tmp_path: Path) -> None
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart is missing')\n")
     answer = run("doctor", "--json", PYTHONPATH=str(tmp_path))
     assert json.loads(answer.stdout)["torch"] == "ImportError: libcudart is missing"
+
+
+def write_dump(folder: Path, name: str) -> Path:
+    dump = {"task": "statistics", "level": "L1", "data": {name: {"input_args": [None, []]}}}
+    (folder / "dump.json").write_text(json.dumps(dump))
+    return folder
+
+
+def test_a_name_cannot_command_the_terminal(tmp_path: Path) -> None:
+    write_dump(tmp_path, "Torch.a\x1b[31m\nmissing: forged.0.forward")
+    answer = run("show", tmp_path)
+    assert "\x1b" not in answer.stdout
+    assert not any(line.startswith("missing: ") for line in answer.stdout.splitlines())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_sign_that_cannot_be_shown_is_no_error(tmp_path: Path, encoding: str) -> None:
+    write_dump(tmp_path, "Torch.\ud800ä.0.forward")
+    answer = run("show", tmp_path, PYTHONIOENCODING=encoding)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "\\ud800" in answer.stdout
+
+
+def test_an_output_that_cannot_be_written_is_one_line() -> None:
+    command = f"{sys.executable} -m tensorprobe show {MIX} > /dev/full"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert answer.stderr == "tensorprobe: the output cannot be written: No space left on device\n"
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ModuleNotFoundError('no rich', name='rich')")
+    answer = run("show", MIX, PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        "tensorprobe: this command needs the package rich, which is not installed here\n"
+    )
+
+
+def test_an_empty_list_and_a_peer_are_shown(tmp_path: Path) -> None:
+    assert "input.1  []" in run("show", write_dump(tmp_path, "Torch.a.0.forward")).stdout
+    dist = DATA / "peer_dumps/msprobe-8.2.1/dist/L1_md5/npu/step0/rank0"
+    name = "Distributed.batch_isend_irecv.0.forward"
+    assert "isend, peer 1, tag 0, group" in run("show", dist, name).stdout
+    row = json.loads(run("show", dist, name, "--json").stdout.splitlines()[1])
+    assert row["values"][0]["peer_op"]["peer"] == 1
+
+
+def test_a_damaged_tree_a_thousand_deep_stays_readable(tmp_path: Path) -> None:
+    names = [f"Module.a{n}.A.forward.0" for n in range(3000)]
+    data = {name: {} for name in names}
+    (tmp_path / "dump.json").write_text(json.dumps({"task": "statistics", "data": data}))
+    parents = dict(zip(names, [None, *names[:-1]], strict=True))
+    (tmp_path / "construct.json").write_text(json.dumps(parents))
+    assert max(map(len, run("show", tmp_path).stdout.splitlines())) < 200
+    (tmp_path / "construct.json").write_text(json.dumps(parents | {names[0]: names[-1]}))
+    assert len(run("show", tmp_path).stdout.splitlines()) == 3001

@@ -46,7 +46,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "show": {"numpy", "rich"},
     "textfile": {"yaml"},
     "dtypes": {"numpy"},
-    "cli": {"rich_argparse"},
+    "cli": {"rich", "rich_argparse"},
     "demo": {"torch", "numpy"},
 }
 

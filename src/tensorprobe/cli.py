@@ -6,6 +6,7 @@ Exit codes: 0 all is well, 2 something could not be read or used, 130 interrupte
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,10 @@ the texts "NaN", "Infinity" and "-Infinity".
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a sign gets its number instead of an error.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
@@ -53,7 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TensorprobeError as err:
         if arguments.debug:
             raise
-        _complain(" ".join(str(err).split()))
+        _complain(str(err))
+        return 2
+    except ModuleNotFoundError as err:
+        if arguments.debug or (err.name or "").startswith("tensorprobe"):
+            raise
+        _complain(f"this command needs the package {err.name}, which is not installed here")
         return 2
     except KeyboardInterrupt:
         _complain("interrupted")
@@ -62,10 +72,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has seen enough, as `head` has; Python must not try again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as err:
+        if arguments.debug:
+            raise
+        _complain(f"the output cannot be written: {err.strerror or err}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"tensorprobe: {text}\n")
+    # One line, whatever a file's name holds.
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    sys.stderr.write(f"tensorprobe: {' '.join(line.split())}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -120,7 +138,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _help_formatter() -> type[argparse.HelpFormatter]:
+    # Colours are for eyes: elsewhere they cost a tenth of a second and a package.
+    if not sys.stdout.isatty():
+        return argparse.RawDescriptionHelpFormatter
     try:
+        import rich  # noqa: F401 - rich_argparse finds out too late that it is missing
         from rich_argparse import RawDescriptionRichHelpFormatter
     except ImportError:
         return argparse.RawDescriptionHelpFormatter

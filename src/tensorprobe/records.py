@@ -7,7 +7,7 @@ be given. `None` stands for itself. Nothing here reads or writes a file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -196,12 +196,13 @@ Value: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value of a call that is no container, with its name and its place."""
+    """One value of a call that is no container, with its name, its place and how it is sent."""
 
     name: str
     section: Section
     path: tuple[str, ...]
     value: Value
+    peer_op: PeerOpValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,18 +229,21 @@ class CallRecord:
     saved: tuple[Value] | None = None
     is_recompute: bool | None = None
 
-    def leaves(self) -> Iterator[Leaf]:
+    def leaves(self, *, with_empty: bool = False) -> Iterator[Leaf]:
         """Yield every value that is no container: inputs, keywords, parameters, outputs.
 
         A value's name is the call's, its section and the way down. Keyword values stand under
         `.kwargs.{key}` if they have data and under `.input.{key}` if not, as in the older tools.
+        An empty list or dict has no leaf, as there, unless `with_empty` asks for one.
 
         >>> call = CallRecord("Torch.cat.0.forward", inputs=(ListValue((None, None)),))
         >>> [leaf.name for leaf in call.leaves()]
         ['Torch.cat.0.forward.input.0.0', 'Torch.cat.0.forward.input.0.1']
         """
         for section, shown, path, value in self._top_values():
-            yield from _walk(self.name + shown, section, path, value)
+            for leaf in _walk(self.name + shown, section, path, value):
+                if with_empty or not isinstance(leaf.value, (ListValue, DictValue)):
+                    yield leaf
 
     def _top_values(self) -> Iterator[tuple[Section, str, tuple[str, ...], Value]]:
         for index, value in enumerate(self.inputs or ()):
@@ -265,14 +269,15 @@ class CallRecord:
 
 
 def _walk(prefix: str, section: Section, path: tuple[str, ...], value: Value) -> Iterator[Leaf]:
-    if isinstance(value, ListValue):
+    if isinstance(value, ListValue) and value.items:
         for index, item in enumerate(value.items):
             yield from _walk(prefix, section, (*path, str(index)), item)
-    elif isinstance(value, DictValue):
+    elif isinstance(value, DictValue) and value.items:
         for key, item in value.items:
             yield from _walk(prefix, section, (*path, key), item)
     elif isinstance(value, PeerOpValue):
-        yield from _walk(prefix, section, path, value.tensor)
+        for leaf in _walk(prefix, section, path, value.tensor):
+            yield replace(leaf, peer_op=value)
     else:
         name = ".".join((prefix, *path))
         if section == "kwargs" and isinstance(value, TensorValue) and value.data_name is not None:

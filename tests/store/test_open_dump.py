@@ -448,6 +448,60 @@ def test_a_file_that_is_no_dump_is_refused(tmp_path: Path, text: str) -> None:
         open_dump(path)
 
 
+def test_a_value_nested_too_deeply_is_one_gap(tmp_path: Path) -> None:
+    # With half of a surrogate pair in it, jiter, which has a limit of its own, is not used.
+    deep = "[" * 600 + '"\\ud83d"' + "]" * 600
+    write_dump(tmp_path, f'"Torch.a.0.forward": {{"input_args": [{deep}], "output": [null]}}')
+    part = open_dump(tmp_path).parts[0]
+    assert part.call("Torch.a.0.forward").outputs == (None,)
+    assert "nested more than 200 levels deep" in str(part.gaps[0])
+
+
+def test_hostile_texts_cost_no_more_than_their_length(tmp_path: Path) -> None:
+    """Patterns that try every place against every other would take minutes here."""
+    write_dump(tmp_path, '"Torch.a.0.forward": {},\n  "' + "x\\\\" * 2_000_000)
+    (tmp_path / "stack.json").write_text(
+        json.dumps({"Torch.a.0.forward": ["File " + ", line 1, in " * 100_000]})
+    )
+    part = open_dump(tmp_path).parts[0]
+    assert len(part.stack("Torch.a.0.forward")) == 1
+
+
+def test_an_odd_key_of_the_legacy_checker_costs_itself_alone(tmp_path: Path) -> None:
+    entry = {"args": [], "kwargs": {}}
+    keys = ["Torch*a*0", "odd", "Torch*b*0"]
+    (tmp_path / "forward_info_1.json").write_text(json.dumps(dict.fromkeys(keys, entry)))
+    (tmp_path / "backward_info_1.json").write_text("{}")
+    dump = open_dump(tmp_path)
+    assert [call.name for call in dump] == ["Torch.a.0.forward", "Torch.b.0.forward"]
+    assert "forward_info_1.json: not a key of api_accuracy_checker: 'odd'" in str(dump.gaps[0])
+
+
+def test_a_data_file_that_is_cut_short_is_a_gap(tmp_path: Path) -> None:
+    rank = tmp_path / "rank"
+    shutil.copytree(DATA / "peer_dumps/msprobe-8.2.1/mlp/L1_tensor/npu/step0/rank", rank)
+    path = rank / "dump_tensor_data" / "Functional.linear.0.forward.input.1.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    assert "is cut short: 100 bytes, 128 needed" in str(open_dump(rank).gaps[0])
+
+
+def test_a_problem_is_told_of_the_call_that_has_it(tmp_path: Path) -> None:
+    bad = '{"type": "torch.Tensor", "dtype": "t", "shape": [], "Max": "big"}'
+    write_dump(
+        tmp_path, f'"Torch.a.0.forward": {{}},\n  "Torch.b.0.forward": {{"input_args": [{bad}]}}'
+    )
+    part = open_dump(tmp_path).parts[0]
+    part.call("Torch.b.0.forward")
+    assert len(list(part)) == 2
+    assert [gap.problem.partition(":")[0] for gap in part.gaps] == ["Torch.b.0.forward"]
+
+
+def test_a_dump_without_calls_is_still_a_dump(tmp_path: Path) -> None:
+    write_dump(tmp_path, "")
+    dump = open_dump(tmp_path)
+    assert dump and dump.parts[0] and len(dump) == 0
+
+
 def test_a_real_pickle_is_never_opened(tmp_path: Path) -> None:
     path = tmp_path / "dump.pkl"
     path.write_bytes(b"\x80\x04cos\nsystem\n(S'touch " + os.fsencode(tmp_path) + b"/ran'\ntR.")

@@ -72,6 +72,17 @@ def test_a_json_file_behind_an_outward_link_is_refused(tmp_path: Path, name: str
         assert any("is a link that leads out" in str(gap) for gap in open_dump(folder).gaps)
 
 
+def test_a_rank_folder_behind_an_outward_link_is_refused_and_the_others_open(
+    tmp_path: Path,
+) -> None:
+    write_dump(tmp_path / "elsewhere", "x.pt")
+    write_dump(tmp_path / "dump" / "step0" / "rank0", "x.pt")
+    (tmp_path / "dump" / "step0" / "rank1").symlink_to(tmp_path / "elsewhere")
+    dump = open_dump(tmp_path / "dump")
+    assert [part.label for part in dump.parts] == ["step0/rank0"]
+    assert "is a link that leads out of its folder" in str(dump.unopened[0])
+
+
 def test_a_link_that_stays_inside_is_followed(tmp_path: Path) -> None:
     folder = tmp_path / "rank"
     write_dump(folder, "x.npy")

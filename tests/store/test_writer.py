@@ -240,7 +240,7 @@ def test_final_files_appear_only_when_the_dump_is_closed(tmp_path: Path) -> None
         running.parts[0].stack("Torch.a.0.forward")
         and running.parts[0].parent("Torch.a.0.forward") == "M"
     )
-    assert "the run ended before this dump was closed; 1 calls are there" in str(running.gaps[0])
+    assert "the dump was not closed; 1 calls are there" in str(running.gaps[0])
     writer.close()
     writer.close()
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
@@ -319,6 +319,63 @@ def test_a_name_written_twice_is_told_and_kept_once(tmp_path: Path) -> None:
     assert len(dump.gaps) == 2 == writer.lost
 
 
+def test_a_record_that_json_cannot_hold_is_left_out_and_named(tmp_path: Path) -> None:
+    told: list[str] = []
+    with DumpWriter(tmp_path, DumpInfo(level="mix"), on_trouble=told.append) as writer:
+        numpy_numbers = TensorValue("torch.float32", (2,), max=np.float32(3), min=np.float64(1))
+        assert writer.write(CallRecord("Torch.a.0.forward", (numpy_numbers,)))
+        assert not writer.write(CallRecord("Torch.b.0.forward", (ScalarValue("int", 10**5000),)))
+        assert not writer.write(CallRecord("Torch.c.0.forward", saved=(None,)))
+        assert writer.write(CallRecord("Torch.b.0.forward"), parent="M")
+    assert len(told) == 1
+    dump = open_dump(tmp_path)
+    assert [call.name for call in dump] == ["Torch.a.0.forward", "Torch.b.0.forward"]
+    (value,) = dump.parts[0].call("Torch.a.0.forward").inputs or ()
+    assert isinstance(value, TensorValue) and value.max == 3.0
+    assert len(dump.gaps) == 2
+    # Nothing of a refused record reached the companions, so its second try is no duplicate.
+    tree = (tmp_path / "construct.json").read_text()
+    assert tree.count("Torch.b.0.forward") == 1
+
+
+def test_the_data_of_one_name_is_written_once(tmp_path: Path) -> None:
+    name = "Torch.a.0.forward.input.0"
+    other = TensorData(DTYPES["torch.float32"], np.full(3, 2, np.float32))
+    with DumpWriter(tmp_path, DumpInfo(task="tensor"), on_trouble=lambda _: None) as writer:
+        saved = writer.save_tensor(name, NUMBERS)
+        assert saved is not None
+        assert writer.link_tensor(name, saved) == saved
+        assert writer.save_tensor(name, other) is None
+        assert writer.link_tensor("Torch.a.0.forward.input.1", saved)
+        assert writer.link_tensor("Torch.a.0.forward.input.1", saved) is None
+    value = TensorValue("torch.float32", (2, 3), data_name=saved)
+    assert np.array_equal(open_dump(tmp_path).parts[0].load(value).array, NUMBERS.array)
+    assert len(open_dump(tmp_path).gaps) == 2
+
+
+def test_rank_and_step_are_known_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path / "renamed", DumpInfo(rank=3, step=5)):
+        pass
+    info = open_dump(tmp_path / "renamed").parts[0].info
+    assert (info.rank, info.step) == (3, 5)
+
+
+def test_an_old_writer_does_not_publish_a_new_ones_files(tmp_path: Path) -> None:
+    folder = tmp_path / "rank"
+    old = DumpWriter(folder, DumpInfo())
+    old.write(CallRecord("Torch.old.0.forward"))
+    shutil.rmtree(folder)
+    new = DumpWriter(folder, DumpInfo())
+    new.write(CallRecord("Torch.new.0.forward"))
+    old.close()
+    new.write(CallRecord("Torch.new.1.forward"))
+    new.close()
+    assert [call.name for call in open_dump(folder)] == [
+        "Torch.new.0.forward",
+        "Torch.new.1.forward",
+    ]
+
+
 def test_threads_may_write_at_once(tmp_path: Path) -> None:
     with DumpWriter(tmp_path, DumpInfo(level="mix")) as writer:
 
@@ -347,9 +404,7 @@ def test_two_writers_never_share_a_folder(tmp_path: Path) -> None:
         first.write(CallRecord("Torch.a.0.forward"))
         second.write(CallRecord("Torch.b.0.forward"))
     assert second.folder == tmp_path / f"proc{os.getpid()}"
-    assert told == [
-        f"{rank} is being written by another process; this one writes to {second.folder}"
-    ]
+    assert told == [f"{rank} is being written already; this dump goes to {second.folder}"]
     assert [call.name for call in open_dump(first.folder)] == ["Torch.a.0.forward"]
     assert [call.name for call in open_dump(second.folder)] == ["Torch.b.0.forward"]
 
@@ -367,22 +422,56 @@ def test_a_folder_is_free_again_after_its_process_was_killed(tmp_path: Path) -> 
         assert writer.folder == tmp_path / "rank"
 
 
-def test_a_forked_child_does_not_write_into_its_parents_dump(tmp_path: Path) -> None:
+FORK = """
+import os, sys, threading
+from tensorprobe.store import DumpWriter
+from tensorprobe.records import CallRecord, DumpInfo
+stop = threading.Event()
+with DumpWriter(sys.argv[1], DumpInfo()) as writer:
+    def work():
+        number = 0
+        while not stop.is_set():
+            writer.write(CallRecord(f"Torch.a.{number}.forward"))
+            number += 1
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            assert not writer.write(CallRecord("Torch.child.0.forward"))
+            assert writer.save_tensor("Torch.child.0.forward.input.0", None) is None
+            writer.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    stop.set()
+    thread.join()
+"""
+
+
+def test_a_forked_child_neither_writes_into_its_parents_dump_nor_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], check=True, timeout=60)
+    dump = open_dump(tmp_path)
+    assert dump.gaps == () and len(dump) > 0
+    assert not any("child" in call.name for call in dump)
+
+
+def test_a_forked_child_does_not_keep_its_killed_parents_folder(tmp_path: Path) -> None:
     program = (
-        "import os, sys\n"
+        "import os, signal, sys, time\n"
         "from tensorprobe.store import DumpWriter\n"
-        "from tensorprobe.records import CallRecord, DumpInfo\n"
-        "with DumpWriter(sys.argv[1], DumpInfo()) as writer:\n"
-        "    writer.write(CallRecord('Torch.a.0.forward'))\n"
-        "    if os.fork() == 0:\n"
-        "        assert not writer.write(CallRecord('Torch.child.0.forward'))\n"
-        "        writer.close()\n"
-        "        os._exit(0)\n"
-        "    os.wait()\n"
-        "    writer.write(CallRecord('Torch.b.0.forward'))\n"
+        "from tensorprobe.records import DumpInfo\n"
+        "writer = DumpWriter(sys.argv[1], DumpInfo())\n"
+        "if os.fork() == 0:\n"
+        "    time.sleep(10)\n"
+        "    os._exit(0)\n"
+        "time.sleep(0.2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
-    assert [call.name for call in open_dump(tmp_path)] == ["Torch.a.0.forward", "Torch.b.0.forward"]
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "rank")], check=False)
+    with DumpWriter(tmp_path / "rank", DumpInfo()) as writer:
+        assert writer.folder == tmp_path / "rank"
 
 
 # --- trouble with the disk ---------------------------------------------------------------------
@@ -453,8 +542,12 @@ def test_a_disk_that_fills_up_costs_only_what_did_not_fit(tmp_path: Path) -> Non
     assert told == 1
     dump = open_dump(tmp_path)
     assert [call.name for call in dump] == [f"Torch.a.{n}.forward" for n in range(kept)]
-    # The end did not fit either, so the journal is what is left, and says so.
-    assert any("before this dump was closed" in str(gap) for gap in dump.gaps)
+    # The end did not fit either, so the journal is what is left; it says what it lacks, and why.
+    problems = [gap.problem for gap in dump.gaps]
+    assert problems[0] == f"the dump was not closed; {kept} calls are there"
+    assert problems[1].startswith("the data of Torch.a.0.forward.input.1 could not be written: ")
+    assert f"Torch.a.{kept}.forward could not be written: File too large" in problems
+    assert problems[-1].startswith("and ") and problems[-1].endswith(" more")
     assert not list((tmp_path / "dump_tensor_data").glob(".*"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.records import CallRecord, DumpInfo, Gap
+from tensorprobe.records import CallRecord, DumpInfo, Gap, PeerOpValue
 from tensorprobe.report.rows import Branch, Details, TensorDetails
 from tensorprobe.report.value_text import json_number, value_json
 
@@ -51,9 +51,14 @@ def _call_json(call: CallRecord) -> dict[str, Any]:
     values = [
         {"name": leaf.name, "section": leaf.section, "path": list(leaf.path)}
         | value_json(leaf.value)
-        for leaf in call.leaves()
+        | ({} if leaf.peer_op is None else {"peer_op": _peer_json(leaf.peer_op)})
+        for leaf in call.leaves(with_empty=True)
     ]
     return {"name": call.name, "is_recompute": call.is_recompute, "values": values}
+
+
+def _peer_json(op: PeerOpValue) -> dict[str, Any]:
+    return {"op": op.op, "peer": op.peer, "tag": op.tag, "group_id": op.group_id}
 
 
 def _tensor_json(tensor: TensorDetails) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from rich.text import Text
 
 from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, Leaf, TensorValue
 from tensorprobe.report.rows import Branch, Details, Histogram, TensorDetails
-from tensorprobe.report.value_text import number_text, shape_text, value_text
+from tensorprobe.report.value_text import clean_text, number_text, shape_text, value_text
 
 __all__ = ["print_details", "print_gaps", "print_part_title", "print_tree"]
 
 _BAR_WIDTH = 40
 _LISTED_GAPS = 20
+# A damaged tree may be thousands of levels deep.
+_DEEPEST_SHOWN = 40
 _COUNT_TITLES = {
     "count": "elements",
     "zeros": "zeros",
@@ -43,7 +45,7 @@ def print_tree(console: Console, branches: Iterable[Branch]) -> int:
     """Print the calls, each below its module with its values; returns how many had values."""
     count = 0
     for branch in branches:
-        margin = "  " * branch.depth
+        margin = "  " * min(branch.depth, _DEEPEST_SHOWN)
         style = "bold cyan" if branch.name.startswith("Module.") else "bold"
         _print(console, Text.assemble(margin, (branch.name, style), *_marks(branch.call)))
         if branch.call is not None:
@@ -62,14 +64,15 @@ def print_details(console: Console, details: Details) -> None:
     if details.children:
         shown = ", ".join(details.children[:6]) + (", …" if len(details.children) > 6 else "")
         _print(console, Text.assemble(("  around  ", "dim"), shown))
-    _print(console, Text("\nvalues", "bold underline"))
+    _print_heading(console, "values")
     for line in _value_lines(call, "  ", digits=9, with_data=True):
         _print(console, line)
     for tensor in details.tensors:
+        _print_heading(console, f"data of {_place(tensor.leaf)}")
         for line in _data_lines(tensor):
             _print(console, line)
     if details.stack:
-        _print(console, Text("\ncall stack, innermost first", "bold underline"))
+        _print_heading(console, "call stack, innermost first")
         for line in _stack_lines(details.stack):
             _print(console, line)
 
@@ -82,9 +85,19 @@ def print_gaps(console: Console, gaps: tuple[Gap, ...]) -> None:
         _print(console, Text(f"… and {len(gaps) - _LISTED_GAPS} more; --json lists them all"))
 
 
+def _print_heading(console: Console, title: str) -> None:
+    _print(console, Text())
+    _print(console, Text(title, "bold underline"))
+
+
 def _print(console: Console, text: Text) -> None:
-    # Names hold brackets, and lines must stay lines when they are piped.
-    console.print(text, soft_wrap=True, highlight=False)
+    """Print one line; what a file put into it cannot end it or move the cursor."""
+    text.plain = clean_text(text.plain)
+    if console.is_terminal:
+        console.print(text, soft_wrap=True, highlight=False)
+    else:
+        # Many times faster than through rich, which would only take the colours off again.
+        console.file.write(text.plain + "\n")
 
 
 def _marks(call: CallRecord | None) -> list[tuple[str, str]]:
@@ -94,9 +107,10 @@ def _marks(call: CallRecord | None) -> list[tuple[str, str]]:
 def _value_lines(
     call: CallRecord, margin: str, *, digits: int = 6, with_data: bool = False
 ) -> Iterator[Text]:
-    rows = [(_place(leaf), leaf.value) for leaf in call.leaves()]
+    rows = [(_place(leaf), leaf) for leaf in call.leaves(with_empty=True)]
     width = max((len(place) for place, _ in rows), default=0)
-    for place, value in rows:
+    for place, leaf in rows:
+        value = leaf.value
         line = Text.assemble(margin, (place.ljust(width), "green"), "  ")
         if isinstance(value, TensorValue):
             dtype = value.dtype.removeprefix("torch.")
@@ -104,6 +118,12 @@ def _value_lines(
             line.append(f"  {_statistics_text(value, digits)}", "dim")
             if value.checksum is not None:
                 line.append(f"  crc {value.checksum}", "dim")
+            if leaf.peer_op is not None:
+                op = leaf.peer_op
+                line.append(f"  {op.op}, peer {op.peer}, tag {op.tag}, group {op.group_id}")
+            for title, number in (("max", value.finite_max), ("min", value.finite_min)):
+                if number is not None:
+                    line.append(f"  finite {title} {number_text(number, digits)}", "dim")
             if with_data and value.requires_grad is not None:
                 line.append(f"  requires_grad {value.requires_grad}", "dim")
             if with_data and value.data_name is not None:
@@ -123,7 +143,6 @@ def _statistics_text(value: TensorValue, digits: int) -> str:
 
 
 def _data_lines(tensor: TensorDetails) -> Iterator[Text]:
-    yield Text.assemble(("\ndata of ", "bold underline"), (_place(tensor.leaf), "bold underline"))
     if tensor.problem is not None:
         yield Text(f"  {tensor.problem}", "red")
         return
@@ -146,7 +165,8 @@ def _data_lines(tensor: TensorDetails) -> Iterator[Text]:
 def _histogram_lines(histogram: Histogram) -> Iterator[Text]:
     counts = histogram.counts
     most = max(counts)
-    step = (histogram.high - histogram.low) / len(counts)
+    # Divided first: the whole range may be too wide for a float.
+    step = histogram.high / len(counts) - histogram.low / len(counts)
     edges = [number_text(histogram.low + step * index, 4) for index in range(len(counts))]
     width = max(map(len, edges))
     for edge, count in zip(edges, counts, strict=True):
@@ -161,5 +181,6 @@ def _stack_lines(stack: tuple[Frame, ...]) -> Iterator[Text]:
         # The user's own lines stand out from those of the libraries in between.
         style = "dim" if "site-packages" in frame.path else "bold"
         place = f"{frame.path}:{frame.line}" if frame.line else frame.path
-        source = f"\n      {frame.source}" if frame.source else ""
-        yield Text.assemble((f"  {place}", style), f"  {frame.function}", (source, style))
+        yield Text.assemble((f"  {place}", style), f"  {frame.function}")
+        if frame.source:
+            yield Text(f"      {frame.source}", style)

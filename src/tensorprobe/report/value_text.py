@@ -7,9 +7,11 @@ from typing import Any
 
 from tensorprobe.records import (
     DeviceValue,
+    DictValue,
     DtypeValue,
     EllipsisValue,
     GroupValue,
+    ListValue,
     MemoryFormatValue,
     Number,
     ReduceOpValue,
@@ -21,9 +23,22 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["json_number", "number_text", "shape_text", "value_json", "value_text"]
+__all__ = ["clean_text", "json_number", "number_text", "shape_text", "value_json", "value_text"]
 
 _LONGEST_TEXT = 60
+
+
+# A name in a file may try to move the cursor, change colours or forge a line of ours.
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160), 8232, 8233), "�")
+
+
+def clean_text(text: str) -> str:
+    r"""Return a text that a terminal shows and does not obey; its length stays.
+
+    >>> clean_text("a\x1b[31m\nb")
+    'a�[31m�b'
+    """
+    return text.translate(_CONTROLS)
 
 
 def number_text(number: Number | None, digits: int = 6) -> str:
@@ -77,6 +92,10 @@ def _plain_text(value: Value) -> str:
             return f"{type_name} {text}".strip()
         case TensorValue(dtype, shape):
             return f"{dtype} {shape_text(shape)}"
+        case ListValue():
+            return "()" if value.is_tuple else "[]"
+        case DictValue():
+            return "{}"
         case _:
             return type(value).__name__
 
@@ -110,6 +129,8 @@ def value_json(value: Value) -> dict[str, Any]:
             "requires_grad": value.requires_grad,
             "checksum": value.checksum,
             "data": value.data_name,
+            "finite_max": json_number(value.finite_max),
+            "finite_min": json_number(value.finite_min),
         }
     if isinstance(value, ScalarValue):
         return {"type": value.type_name, "value": json_number(value.value)}

@@ -43,7 +43,8 @@ def show_dump(
     count = sum(_show_part(console, part, pattern, as_json=as_json) for part in parts)
     # Who asked for some calls does not wait until all the others are checked.
     found = (part.gaps if pattern is None else part.known_gaps for part in parts)
-    gaps = (*dump.unopened, *(gap for part_gaps in found for gap in part_gaps))
+    unopened = dump.unopened if step is None and rank is None else ()
+    gaps = (*unopened, *(gap for part_gaps in found for gap in part_gaps))
     if as_json:
         for line in gaps_json(gaps):
             sys.stdout.write(line + "\n")

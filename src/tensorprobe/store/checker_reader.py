@@ -16,13 +16,13 @@ from typing import Any
 
 from tensorprobe.errors import DumpError, NameFormatError
 from tensorprobe.names import Direction, parse_checker_call
-from tensorprobe.records import CallRecord, DumpInfo, Frame
+from tensorprobe.records import CallRecord, DumpInfo, Frame, Value
 from tensorprobe.store.call_stacks import parse_stacks
 from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import RankDump
 from tensorprobe.store.entry_file import map_file
 from tensorprobe.store.json_text import parse_json, parse_start_of_json
-from tensorprobe.store.leaf_decode import LeafDecoder
+from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder
 
 __all__ = ["is_checker_file", "open_checker_files"]
 
@@ -51,17 +51,24 @@ def open_checker_files(path: Path, info: DumpInfo) -> RankDump:
     process, folder = match["process"], path.parent
     raw: dict[str, tuple[Direction, Any]] = {}
     problems: list[str] = []
+    has_data = False
     for direction in _DIRECTIONS:
-        file = inside(folder, f"{direction}_info_{process}.json")
+        file_name = f"{direction}_info_{process}.json"
         try:
-            for key, value in _read_object(file, problems).items():
-                raw[str(parse_checker_call(key, direction))] = (direction, value)
-        except (DumpError, NameFormatError) as err:
+            text = bytes(map_file(inside(folder, file_name)))
+            entries = _parse_object(folder / file_name, text, problems)
+        except DumpError as err:
             problems.append(str(err))
+            continue
+        has_data |= b'"datapath"' in text
+        for key, value in entries.items():
+            try:
+                raw[str(parse_checker_call(key, direction))] = (direction, value)
+            except NameFormatError as err:
+                problems.append(f"{file_name}: {err}")
     if not raw and problems:
         raise DumpError("; ".join(problems))
     data = DataFolder(folder)
-    has_data = any(_mentions_data(value) for _, value in raw.values())
     return RankDump(
         path,
         replace(
@@ -78,8 +85,7 @@ def open_checker_files(path: Path, info: DumpInfo) -> RankDump:
     )
 
 
-def _read_object(file: Path, problems: list[str]) -> Mapping[str, Any]:
-    text = bytes(map_file(file))
+def _parse_object(file: Path, text: bytes, problems: list[str]) -> Mapping[str, Any]:
     try:
         parsed = parse_json(text)
     except DumpError as err:
@@ -92,12 +98,6 @@ def _read_object(file: Path, problems: list[str]) -> Mapping[str, Any]:
     if not isinstance(parsed, dict):
         raise DumpError(f"{file} is no dump: wanted an object with one entry per call")
     return parsed
-
-
-def _mentions_data(value: Any) -> bool:
-    if isinstance(value, dict):
-        return "datapath" in value or any(_mentions_data(item) for item in value.values())
-    return isinstance(value, list) and any(_mentions_data(item) for item in value)
 
 
 def _read_stacks(folder: Path, process: str) -> Mapping[str, tuple[Frame, ...]]:
@@ -117,44 +117,42 @@ class _CheckerSource:
     def __init__(self, raw: dict[str, tuple[Direction, Any]], data: DataFolder) -> None:
         self._raw = raw
         self._data = data
-        self._decoder = LeafDecoder()
+        self._shapes: KnownShapes = {}
 
     @cached_property
     def names(self) -> Sequence[str]:
         return tuple(self._raw)
 
-    def read(self, name: str) -> CallRecord:
+    def read(self, name: str) -> tuple[CallRecord, list[str]]:
         direction, value = self._raw[name]
+        problems: list[str] = []
+        decoder = LeafDecoder(problems, self._shapes)
+
+        def decode_all(raw: list[Any]) -> tuple[Value, ...]:
+            return tuple(decoder.decode(self._modern(item, problems)) for item in raw)
+
         if direction == "backward":
             if not isinstance(value, list):
                 raise DumpError(f"the entry is {type(value).__name__}, wanted a list")
-            return CallRecord(name, inputs=tuple(self._decode(item) for item in value))
+            return CallRecord(name, inputs=decode_all(value)), problems
         args = value.get("args") if isinstance(value, dict) else None
         kwargs = value.get("kwargs") if isinstance(value, dict) else None
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise DumpError("the entry has no list of args and object of kwargs")
-        return CallRecord(
-            name,
-            inputs=tuple(self._decode(item) for item in args),
-            kwargs={name: self._decode(item) for name, item in kwargs.items()},
-        )
+        named = dict(zip(kwargs, decode_all(list(kwargs.values())), strict=True))
+        return CallRecord(name, inputs=decode_all(args), kwargs=named), problems
 
-    def take_problems(self) -> list[str]:
-        problems, self._decoder.problems = self._decoder.problems, []
-        return problems
-
-    def _decode(self, raw: Any) -> Any:
-        return self._decoder.decode(self._modern(raw))
-
-    def _modern(self, raw: Any) -> Any:
+    def _modern(self, raw: Any, problems: list[str]) -> Any:
         """Rewrite a leaf in the words of today's dumps."""
         if isinstance(raw, list):
-            return [self._modern(item) for item in raw]
+            return [self._modern(item, problems) for item in raw]
         if not isinstance(raw, dict):
             return raw
         if raw.get("type") != "torch.Tensor":
             is_leaf = isinstance(raw.get("type"), str)
-            return raw if is_leaf else {key: self._modern(item) for key, item in raw.items()}
+            return (
+                raw if is_leaf else {key: self._modern(item, problems) for key, item in raw.items()}
+            )
         leaf = dict(raw)
         for key in ("Max", "Min"):
             # The plain value passes over what is not finite; the origin does not.
@@ -163,16 +161,16 @@ class _CheckerSource:
                 leaf[f"{key}_finite"] = leaf.get(key)
                 leaf[key] = origin
         if "datapath" in leaf:
-            return self._described(leaf)
+            return self._described(leaf, problems)
         return leaf
 
-    def _described(self, leaf: dict[str, Any]) -> dict[str, Any]:
+    def _described(self, leaf: dict[str, Any], problems: list[str]) -> dict[str, Any]:
         path = leaf.pop("datapath")
         try:
             data_name = _relative_to_json(path)
             dtype, shape = self._data.describe(data_name)
         except DumpError as err:
-            self._decoder.problems.append(str(err))
+            problems.append(str(err))
             return {"type": "torch.Tensor (unreadable)"}
         return {**leaf, "dtype": dtype, "shape": list(shape), "data_name": data_name}
 

@@ -1,4 +1,4 @@
-"""Take a rank folder for one process, and empty it of the dump that was there.
+"""Take a rank folder for one writer, and empty it of the dump that was there.
 
 Two processes that both believe to be rank 0, or to be no rank at all, must not write into each
 other's files. Whoever comes second gets a folder named by its process id, `proc{pid}`.
@@ -9,16 +9,30 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import weakref
 from pathlib import Path
 
-from tensorprobe.store.layout import DATA_FOLDER, PART_SUFFIX
+from tensorprobe.store.layout import DATA_FOLDER, ERROR_LOG
 
 __all__ = ["Claim", "claim_folder"]
 
 _LOCK_NAME = ".tensorprobe.lock"
-_FILES = ("dump.json", "debug.json", "stack.json", "construct.json", "dump_error_info.log")
+_FILES = ("dump.json", "debug.json", "stack.json", "construct.json", ERROR_LOG)
 # A file system without locks: nothing can be claimed there, and a run is worth more than a lock.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK)
+
+
+_claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    # A lock belongs to its open file, which a child shares: it would outlive a killed parent.
+    for claim in list(_claims):
+        claim.forget()
+    _claims.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 class Claim:
@@ -28,14 +42,38 @@ class Claim:
         self.folder = folder
         self._descriptor = descriptor
 
+        _claims.add(self)
+
     def release(self) -> None:
         """Give the folder up; a killed process gives it up by itself."""
-        (self.folder / _LOCK_NAME).unlink(missing_ok=True)
+        _claims.discard(self)
+        lock = self.folder / _LOCK_NAME
+        # Removed with its folder, the name may be another writer's by now.
+        if lock.exists() and os.path.samestat(os.fstat(self._descriptor), lock.stat()):
+            lock.unlink()
         os.close(self._descriptor)
+
+    def forget(self) -> None:
+        """Let go without unlocking: after a fork the lock is the parent's alone."""
+        os.close(self._descriptor)
+
+    def remove_old_dump(self) -> None:
+        """Remove the dump that was in the folder before, what names it first.
+
+        Raises:
+            OSError: something of it cannot be removed.
+        """
+        for name in _FILES:
+            (self.folder / name).unlink(missing_ok=True)
+        data = self.folder / DATA_FOLDER
+        if data.is_symlink():
+            data.unlink()
+        elif data.exists():
+            shutil.rmtree(data)
 
 
 def claim_folder(folder: Path) -> Claim:
-    """Claim a folder, or its sibling `proc{pid}` if another process holds it, and empty it.
+    """Claim a folder, or its sibling `proc{pid}` if another writer holds it.
 
     Raises:
         OSError: the folder cannot be made or written to.
@@ -44,7 +82,6 @@ def claim_folder(folder: Path) -> Claim:
         candidate.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(candidate / _LOCK_NAME)
         if descriptor is not None:
-            _remove_old_dump(candidate)
             return Claim(candidate, descriptor)
     raise OSError(errno.EBUSY, "this folder is being written by another dump", str(folder))
 
@@ -68,14 +105,3 @@ def _lock(path: Path) -> int | None:
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)
-
-
-def _remove_old_dump(folder: Path) -> None:
-    for name in _FILES:
-        (folder / name).unlink(missing_ok=True)
-        (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
-    data = folder / DATA_FOLDER
-    if data.is_symlink():
-        data.unlink()
-    elif data.exists():
-        shutil.rmtree(data)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from pathlib import Path
 
+from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import UnsafeFileError
+from tensorprobe.records import TensorValue
 from tensorprobe.store.tensor_file import load_tensor
 from tensorprobe.tensor_data import TensorData
 
@@ -80,11 +83,17 @@ class DataFolder:
         """
         return load_tensor(self.path_of(data_name))
 
-    def problem_with(self, data_name: str) -> str | None:
+    def problem_with(self, tensor: TensorValue) -> str | None:
         """Say what is wrong with a tensor's file as far as can be told without opening it."""
+        data_name = tensor.data_name or ""
+        dtype = dtype_named(tensor.dtype)
+        needed = 0 if dtype is None else math.prod(tensor.shape) * dtype.itemsize
         try:
-            if not os.path.getsize(self.path_of(data_name)):
+            size = os.path.getsize(self.path_of(data_name))
+            if not size:
                 return f"the data file {data_name} is empty"
+            if size < needed:
+                return f"the data file {data_name} is cut short: {size} bytes, {needed} needed"
         except UnsafeFileError as err:
             return str(err)
         except (OSError, ValueError):

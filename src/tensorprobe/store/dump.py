@@ -17,6 +17,7 @@ from tensorprobe.tensor_data import TensorData
 __all__ = ["CallSource", "Dump", "RankDump"]
 
 _Read = TypeVar("_Read")
+_MOST_SUGGESTIONS = 2000
 
 
 class CallSource(Protocol):
@@ -26,11 +27,11 @@ class CallSource(Protocol):
     def names(self) -> Sequence[str]:
         """The calls' names in the order of the dump."""
 
-    def read(self, name: str) -> CallRecord:
-        """Return one call; raises DumpError where its record is damaged."""
+    def read(self, name: str) -> tuple[CallRecord, list[str]]:
+        """Return one call and, in words, what is wrong with it.
 
-    def take_problems(self) -> list[str]:
-        """Return what was wrong with the records read since the last time, in words."""
+        Raises DumpError where nothing of its record can be read.
+        """
 
 
 class RankDump:
@@ -72,6 +73,9 @@ class RankDump:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __bool__(self) -> bool:
+        return True
+
     def __iter__(self) -> Iterator[CallRecord]:
         return self.calls()
 
@@ -105,11 +109,11 @@ class RankDump:
     def try_call(self, name: str) -> CallRecord | None:
         """Return a call of this dump, or None, and a gap, if its record is damaged."""
         try:
-            call = self._source.read(name)
-        except DumpError as err:
+            call, problems = self._source.read(name)
+        except (DumpError, RecursionError) as err:
             self._add_gap(f"{name}: {err}")
             return None
-        for problem in self._source.take_problems():
+        for problem in problems:
             self._add_gap(f"{name}: {problem}")
         return call
 
@@ -120,13 +124,22 @@ class RankDump:
             DumpError: there is none of that name, or its record is damaged.
         """
         if name not in self:
-            near = difflib.get_close_matches(name, self.names, n=1)
+            near = difflib.get_close_matches(name, self._similar_names(name), n=1)
             hint = f"did you mean {near[0]}?" if near else "`tensorprobe show` lists the calls"
             raise DumpError(f"{self.path} holds no call {name!r}; {hint}")
         try:
-            return self._source.read(name)
-        except DumpError as err:
+            call, problems = self._source.read(name)
+        except (DumpError, RecursionError) as err:
             raise DumpError(f"{self.path}: {name}: {err}") from err
+        for problem in problems:
+            self._add_gap(f"{name}: {problem}")
+        return call
+
+    def _similar_names(self, name: str) -> list[str]:
+        """Narrow a large dump down to the names worth a closer look."""
+        ending = name.partition(".")[2][-6:]
+        near = [other for other in self.names if other[:4] == name[:4] or other.endswith(ending)]
+        return near[:_MOST_SUGGESTIONS]
 
     def stack(self, name: str) -> tuple[Frame, ...]:
         """Return where a call was made, innermost first; a backward call has its forward's."""
@@ -172,7 +185,7 @@ class RankDump:
             for call in self.calls():
                 for leaf in call.leaves():
                     if isinstance(leaf.value, TensorValue) and leaf.value.data_name is not None:
-                        problem = self._data.problem_with(leaf.value.data_name)
+                        problem = self._data.problem_with(leaf.value)
                         if problem is not None:
                             self._add_gap(f"{call.name}: {problem}")
             self.stack("")
@@ -211,6 +224,9 @@ class Dump:
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __iter__(self) -> Iterator[CallRecord]:
         return self.calls()

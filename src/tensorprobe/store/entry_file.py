@@ -36,7 +36,8 @@ __all__ = ["EntryFile", "map_file", "open_entry_file"]
 _FIRST_LINE = b'{\n "'
 _DATA = b'\n "data": {'
 # An entry's beginning with its name, or the end of the data.
-_ENTRY_OR_END = re.compile(rb'\n (?:\}| "((?:[^"\\]|\\.)*)":)')
+# Bounded: a hostile name must not make the search keep its every character.
+_ENTRY_OR_END = re.compile(rb'\n (?:\}| "([^"\\\n]{0,20000}(?:\\.[^"\\\n]{0,20000}){0,500})":)')
 # The header is six short lines; a `data` that starts later belongs to something else.
 _HEADER_LIMIT = 1 << 20
 

@@ -64,12 +64,10 @@ class Journal:
         Raises:
             OSError: it could not be renamed; the journal stays, and is readable.
         """
-        try:
-            os.replace(self._part, self.path)
-        except FileNotFoundError:
+        if not self._is_in_place():
             # The folder was removed under us; what we wrote is still there behind the descriptor.
             self._copy_out()
-            os.replace(self._part, self.path)
+        os.replace(self._part, self.path)
 
     def close(self) -> None:
         """Close the file, published or not."""
@@ -77,10 +75,19 @@ class Journal:
 
     def remove(self) -> None:
         """Remove the unpublished file."""
-        self._part.unlink(missing_ok=True)
+        if self._is_in_place():
+            self._part.unlink()
+
+    def _is_in_place(self) -> bool:
+        """Whether the name still leads to our file, and not to another writer's."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._part.stat())
+        except FileNotFoundError:
+            return False
 
     def _copy_out(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}{PART_SUFFIX}")
         with self._part.open("wb") as copy:
             for start in range(0, self._size, _COPY_BYTES):
                 copy.write(os.pread(self._descriptor, _COPY_BYTES, start))

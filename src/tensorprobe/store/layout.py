@@ -8,6 +8,9 @@ DATA_FOLDER = "dump_tensor_data"
 PART_SUFFIX = ".part"
 """What a file is called after its name while the run goes on."""
 
+ERROR_LOG = "dump_error_info.log"
+"""Where a rank folder lists what could not be recorded, from the moment that happens."""
+
 FORMAT_VERSION = 1
 """Counts up when an older reader would misread a dump."""
 

@@ -29,43 +29,53 @@ from tensorprobe.records import (
 )
 from tensorprobe.store.layout import UNKNOWN_KEY
 
-__all__ = ["LeafDecoder", "is_size"]
+__all__ = ["KnownShapes", "LeafDecoder", "is_size"]
 
 # A dump names a few thousand shapes a million times; each is checked and kept once.
 _KNOWN_SHAPES_LIMIT = 100_000
 
 
+KnownShapes = dict[tuple[Any, ...], tuple[int, ...]]
+_DEEPEST = 200
+
+
 class LeafDecoder:
     """Turns parsed JSON into values and collects what is wrong with it.
 
-    >>> decoder = LeafDecoder()
+    >>> problems = []
+    >>> decoder = LeafDecoder(problems)
     >>> decoder.decode({"type": "int", "value": 3})
     ScalarValue(type_name='int', value=3)
     >>> decoder.decode({"type": "torch.Tensor", "dtype": "torch.float32", "shape": "x"})
     UnknownValue(type_name='torch.Tensor', text='malformed')
-    >>> decoder.problems
+    >>> problems
     ["a tensor has the shape 'x', wanted a list of sizes"]
     """
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self._shapes: dict[tuple[Any, ...], tuple[int, ...]] = {}
+    def __init__(self, problems: list[str], shapes: KnownShapes | None = None) -> None:
+        self.problems = problems
+        self._shapes: KnownShapes = {} if shapes is None else shapes
 
-    def decode(self, raw: Any) -> Value:
+    def decode(self, raw: Any, depth: int = 0) -> Value:
         """Return the value that a parsed leaf, list or object describes."""
         if raw is None:
             return None
+        if depth > _DEEPEST:
+            self.problems.append(f"a value is nested more than {_DEEPEST} levels deep")
+            return UnknownValue(type(raw).__name__, "nested too deeply")
         if isinstance(raw, dict):
             type_name = raw.get("type")
-            if type_name == "torch.Tensor":
+            if type_name == "torch.Tensor" and UNKNOWN_KEY not in raw:
                 return self._tensor(raw)
             if isinstance(type_name, str):
                 return self._typed(type_name, raw)
             if isinstance(raw.get("class_type"), str):
                 return self._peer_op(raw)
-            return DictValue(tuple([(key, self.decode(item)) for key, item in raw.items()]))
+            return DictValue(
+                tuple([(key, self.decode(item, depth + 1)) for key, item in raw.items()])
+            )
         if isinstance(raw, list):
-            return ListValue(tuple([self.decode(item) for item in raw]))
+            return ListValue(tuple([self.decode(item, depth + 1) for item in raw]))
         return ScalarValue(type(raw).__name__, raw)
 
     def _tensor(self, raw: dict[str, Any]) -> Value:
@@ -157,10 +167,10 @@ class LeafDecoder:
         elif type_name == "torch.memory_format":
             if isinstance(raw.get("format"), str):
                 return MemoryFormatValue(raw["format"])
-        elif type_name == "complex":
+        elif type_name.startswith("complex"):
             number = _complex(value)
             if number is not None:
-                return ScalarValue("complex", number)
+                return ScalarValue(type_name, number)
         elif isinstance(value, str) and type_name in _TEXT_VALUES:
             return _TEXT_VALUES[type_name](value)
         elif isinstance(value, (bool, int, float, str)):

@@ -114,7 +114,11 @@ def _open_inside(path: Path, info: DumpInfo) -> RankDump:
 def _find_in_folder(
     folder: Path, info: DumpInfo, gaps: list[Gap], *, depth: int
 ) -> Iterator[_Found]:
-    names = sorted(child.name for child in folder.iterdir())
+    try:
+        names = sorted(child.name for child in folder.iterdir())
+    except OSError as err:
+        gaps.append(Gap(folder, f"this folder cannot be read: {err.strerror or err}"))
+        return
     files = list(_dump_files(names))
     for name in files:
         yield _Found(folder / name, info, _open_inside)
@@ -125,6 +129,11 @@ def _find_in_folder(
         child = folder / name
         if _leads_on(name) and child.is_dir():
             is_leaf = False
+            try:
+                inside(folder, name)
+            except DumpError as err:
+                gaps.append(Gap(child, str(err)))
+                continue
             yield from _find_in_folder(child, _with_folder(info, name), gaps, depth=depth + 1)
     if is_leaf and not files and depth:
         gaps.append(Gap(folder, "this folder holds no dump.json; its part of the run is missing"))

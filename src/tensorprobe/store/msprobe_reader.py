@@ -21,15 +21,17 @@ from tensorprobe.store.call_stacks import parse_parents, parse_stack_journal, pa
 from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import CallSource, RankDump
 from tensorprobe.store.entry_file import EntryFile, map_file, open_entry_file
+from tensorprobe.store.error_log import read_error_log
 from tensorprobe.store.layout import (
     DATA_FOLDER,
+    ERROR_LOG,
     FORMAT_VERSION,
     GAPS_KEY,
     OWN_KEY,
     PART_SUFFIX,
     TUPLES_KEY,
 )
-from tensorprobe.store.leaf_decode import LeafDecoder
+from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder, is_size
 
 __all__ = ["open_rank_file"]
 
@@ -48,13 +50,12 @@ def open_rank_file(path: Path, info: DumpInfo) -> RankDump:
     """
     entries = open_entry_file(path)
     info = _complete_info(info, entries)
-    problems = [*entries.problems, *_reported_gaps(entries.header.get(GAPS_KEY))]
+    folder = path.parent
+    problems = list(entries.problems)
     if path.name.endswith(PART_SUFFIX):
         # That a journal has no end needs no second sentence.
-        problems[:1] = [
-            f"the run ended before this dump was closed; {len(entries)} calls are there"
-        ]
-    folder = path.parent
+        problems[:1] = [f"the dump was not closed; {len(entries)} calls are there"]
+    problems += [*_reported_gaps(entries.header.get(GAPS_KEY)), *_logged_gaps(folder)]
     source: CallSource = _EntrySource(entries, is_saved=info.level == "debug")
     if info.task == "structure":
         source = _StructureSource(folder)
@@ -90,6 +91,9 @@ def _complete_info(info: DumpInfo, entries: EntryFile) -> DumpInfo:
     devices = own.get("devices")
     return replace(
         info,
+        # The folders' names may say less: a second process writes beside its rank's folder.
+        rank=info.rank if info.rank is not None else _whole(own, "rank"),
+        step=info.step if info.step is not None else _whole(own, "step"),
         tool="tensorprobe",
         tool_version=_text(own, "version"),
         torch_version=_text(own, "torch"),
@@ -103,8 +107,22 @@ def _text(mapping: Mapping[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _whole(mapping: Mapping[str, Any], key: str) -> int | None:
+    value = mapping.get(key)
+    return value if is_size(value) else None
+
+
 def _reported_gaps(raw: Any) -> list[str]:
     return [gap for gap in raw if isinstance(gap, str)] if isinstance(raw, list) else []
+
+
+def _logged_gaps(folder: Path) -> list[str]:
+    """Return what the writer noted while it ran; of another tool's log, nothing."""
+    try:
+        path = inside(folder, ERROR_LOG)
+        return read_error_log(bytes(map_file(path))) if path.exists() else []
+    except DumpError as err:
+        return [str(err)]
 
 
 class _EntrySource:
@@ -113,15 +131,19 @@ class _EntrySource:
     def __init__(self, entries: EntryFile, *, is_saved: bool) -> None:
         self._entries = entries
         self._is_saved = is_saved
-        self._decoder = LeafDecoder()
+        self._shapes: KnownShapes = {}
 
     @property
     def names(self) -> Sequence[str]:
         return self._entries.names
 
-    def read(self, name: str) -> CallRecord:
-        raw = self._entries.read(name)
-        decode = self._decoder.decode
+    def read(self, name: str) -> tuple[CallRecord, list[str]]:
+        problems: list[str] = []
+        return self._call(name, self._entries.read(name), problems), problems
+
+    def _call(self, name: str, raw: Any, problems: list[str]) -> CallRecord:
+        decoder = LeafDecoder(problems, self._shapes)
+        decode = decoder.decode
         if self._is_saved:
             return CallRecord(name, saved=(decode(raw),))
         if not isinstance(raw, dict):
@@ -133,38 +155,34 @@ class _EntrySource:
                 for key, value in raw.items()
             )
             return CallRecord(name, parameters={key: decode(value) for key, value in single})
+        is_recompute = raw.get("is_recompute")
         call = CallRecord(
             name,
-            inputs=self._values(raw, "input_args" if "input_args" in raw else "input"),
-            kwargs=self._named_values(raw, "input_kwargs"),
-            outputs=self._values(raw, "output"),
-            parameters=self._named_values(raw, "parameters"),
-            is_recompute=raw.get("is_recompute")
-            if isinstance(raw.get("is_recompute"), bool)
-            else None,
+            inputs=_values(decoder, raw, "input_args" if "input_args" in raw else "input"),
+            kwargs=_named_values(decoder, raw, "input_kwargs"),
+            outputs=_values(decoder, raw, "output"),
+            parameters=_named_values(decoder, raw, "parameters"),
+            is_recompute=is_recompute if isinstance(is_recompute, bool) else None,
         )
-        tuples = raw.get(TUPLES_KEY)
-        return _with_tuples(call, tuples) if isinstance(tuples, list) else call
+        return _with_tuples(call, raw.get(TUPLES_KEY))
 
-    def take_problems(self) -> list[str]:
-        problems, self._decoder.problems = self._decoder.problems, []
-        return problems
 
-    def _values(self, raw: dict[str, Any], key: str) -> tuple[Value, ...] | None:
-        values = raw.get(key)
-        if isinstance(values, list):
-            return tuple([self._decoder.decode(value) for value in values])
-        if values is not None:
-            self._decoder.problems.append(f"{key} is {type(values).__name__}, wanted a list")
-        return None
+def _values(decoder: LeafDecoder, raw: dict[str, Any], key: str) -> tuple[Value, ...] | None:
+    values = raw.get(key)
+    if isinstance(values, list):
+        return tuple([decoder.decode(value) for value in values])
+    if values is not None:
+        decoder.problems.append(f"{key} is {type(values).__name__}, wanted a list")
+    return None
 
-    def _named_values(self, raw: dict[str, Any], key: str) -> dict[str, Value] | None:
-        values = raw.get(key)
-        if isinstance(values, dict):
-            return {name: self._decoder.decode(value) for name, value in values.items()}
-        if values is not None:
-            self._decoder.problems.append(f"{key} is {type(values).__name__}, wanted an object")
-        return None
+
+def _named_values(decoder: LeafDecoder, raw: dict[str, Any], key: str) -> dict[str, Value] | None:
+    values = raw.get(key)
+    if isinstance(values, dict):
+        return {name: decoder.decode(value) for name, value in values.items()}
+    if values is not None:
+        decoder.problems.append(f"{key} is {type(values).__name__}, wanted an object")
+    return None
 
 
 class _StructureSource:
@@ -185,15 +203,14 @@ class _StructureSource:
             self._names = list(names)
         return self._names
 
-    def read(self, name: str) -> CallRecord:
-        return CallRecord(name)
-
-    def take_problems(self) -> list[str]:
-        return []
+    def read(self, name: str) -> tuple[CallRecord, list[str]]:
+        return CallRecord(name), []
 
 
-def _with_tuples(call: CallRecord, paths: list[Any]) -> CallRecord:
+def _with_tuples(call: CallRecord, paths: Any) -> CallRecord:
     """Turn the lists that the writer noted as tuples back into tuples."""
+    if not isinstance(paths, list):
+        return call
     known = {
         tuple(path)
         for path in paths
@@ -234,6 +251,8 @@ def _read_parents(folder: Path) -> Mapping[str, str | None]:
 
 def _parse_parents_journal(text: bytes) -> dict[str, str | None]:
     # The journal is the file without its closing brace; its last line may be cut short.
+    if not text:
+        return {}
     try:
         return parse_parents(text + b"}")
     except DumpError:

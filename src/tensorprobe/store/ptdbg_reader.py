@@ -93,14 +93,10 @@ class _PtdbgSource:
     def names(self) -> Sequence[str]:
         return tuple(self._calls)
 
-    def read(self, name: str) -> CallRecord:
+    def read(self, name: str) -> tuple[CallRecord, list[str]]:
         sections = self._calls[name]
-        return CallRecord(
-            name, inputs=_values(sections, "input"), outputs=_values(sections, "output")
-        )
-
-    def take_problems(self) -> list[str]:
-        return []
+        inputs, outputs = _values(sections, "input"), _values(sections, "output")
+        return CallRecord(name, inputs=inputs, outputs=outputs), []
 
     def add_line(self, line: Any, *, has_data: bool) -> None:
         match line:

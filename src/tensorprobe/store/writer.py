@@ -10,10 +10,10 @@ reaches the training: it is told once, counted, and listed in the dump's `gaps`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-import shutil
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -22,10 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy as np
+
 from tensorprobe._version import __version__
 from tensorprobe.errors import NameFormatError
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder
+from tensorprobe.store.data_folder import inside
+from tensorprobe.store.error_log import ErrorLog
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
 from tensorprobe.store.leaf_encode import encode_call
@@ -38,6 +42,19 @@ _LOG = logging.getLogger("tensorprobe")
 _LONGEST_FILE_NAME = 255
 # A disk that stays full fails at every record; the first hundred say where it began.
 _LISTED_GAPS = 100
+
+
+# What a record may hold that JSON does not: reported, never raised into a training.
+_NOT_WRITABLE = (NameFormatError, TypeError, ValueError, RecursionError)
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a numpy number; anything else as its text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _first_line(err: Exception) -> str:
+    return str(err).partition("\n")[0]
 
 
 def rank_folder(dump_path: str | PathLike[str], *, step: int, rank: int | None) -> Path:
@@ -77,7 +94,7 @@ class DumpWriter:
         on_trouble: told once, in words, when something cannot be written; logs by default.
 
     Attributes:
-        folder: where the dump really goes: `proc{pid}` beside it if another process has `folder`.
+        folder: where the dump really goes: `proc{pid}` beside it if another writer has `folder`.
     """
 
     def __init__(
@@ -96,8 +113,10 @@ class DumpWriter:
         self._gap_count = 0
         self._is_told = False
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._log: ErrorLog | None = None
         self._names: set[str] = set()
+        self._data_names: set[str] = set()
         self._stack_numbers: dict[tuple[Frame, ...], int] = {}
         self._stack_names: list[list[str]] = []
         self._claim: Claim | None = None
@@ -135,20 +154,22 @@ class DumpWriter:
             stack: where the call was made, innermost first.
             parent: the name of the module call around it.
         """
+        if not self._is_mine:
+            return self._refuse()
+        try:
+            # Before the lock: other threads need not wait for it.
+            entry = self._encode(call)
+        except _NOT_WRITABLE as err:
+            return self._lose(f"{call.name} ({_first_line(err)})")
         with self._lock:
-            if not self._is_mine:
-                return False
             if call.name in self._names:
-                return self._lose(f"{call.name}, which came a second time")
+                return self._lose(f"{call.name}, which came a second time,")
             try:
                 self._write_companions(call.name, tuple(stack), parent)
-                if self._info.task != "structure":
-                    entry = json.dumps(encode_call(call))
+                if entry is not None:
                     self._journals[self._main].append_entry(call.name, entry, indent=2)
             except OSError as err:
                 return self._lose(call.name, err)
-            except NameFormatError as err:
-                return self._lose(f"{call.name} ({err})")
             self._names.add(call.name)
             return True
 
@@ -163,6 +184,7 @@ class DumpWriter:
             checksum: the CRC-32 of its bytes, where that is known.
         """
         if not self._is_mine:
+            self._refuse()
             return None
         if self._file_format == "npy" and data.dtype.native:
             pieces, suffix = npy_pieces(data), ".npy"
@@ -170,6 +192,9 @@ class DumpWriter:
             pieces, suffix = pt_pieces(data, checksum=checksum), ".pt"
         data_name = file_name_of(name, suffix)
         path = self.folder / DATA_FOLDER / data_name
+        if not self._reserve(data_name):
+            self._lose(f"the data of {name}, which came a second time,")
+            return None
         try:
             try:
                 write_whole_file(path, pieces)
@@ -189,17 +214,23 @@ class DumpWriter:
             data_name: what `save_tensor` returned for the same data.
         """
         if not self._is_mine:
+            self._refuse()
+            return None
+        linked_name = file_name_of(name, Path(data_name).suffix)
+        if linked_name == data_name:
+            return data_name
+        if not self._reserve(linked_name):
+            self._lose(f"the data of {name}, which came a second time,")
             return None
         folder = self.folder / DATA_FOLDER
-        linked_name = file_name_of(name, Path(data_name).suffix)
-        source, target = folder / data_name, folder / linked_name
+        target = folder / linked_name
         try:
-            target.unlink(missing_ok=True)
+            source = inside(folder, data_name)
             try:
                 os.link(source, target)
             except OSError:
                 # No hard links here, or too many to one file: then a copy.
-                shutil.copyfile(source, target)
+                write_whole_file(target, [source.read_bytes()])
         except OSError as err:
             self._lose(f"the data of {name}", err)
             return None
@@ -207,18 +238,21 @@ class DumpWriter:
 
     def close(self) -> None:
         """Publish the dump. Doing it twice does nothing."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             claim, self._claim = self._claim, None
-            if claim is None or os.getpid() != self._process:
+            if claim is None:
                 return
-            try:
-                self._publish()
-            except OSError as err:
-                self._lose("the closing of the dump, whose .part files stay readable", err)
-            finally:
-                for journal in self._journals.values():
-                    journal.close()
-                claim.release()
+            # One that fails does not keep the others from their names.
+            for publish in (self._publish_companions, self._publish_main, self._close_log):
+                try:
+                    publish()
+                except OSError as err:
+                    self._lose("the end of the dump, whose .part files stay readable,", err)
+            for journal in self._journals.values():
+                journal.close()
+            claim.release()
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -228,19 +262,52 @@ class DumpWriter:
         return self._claim is not None and os.getpid() == self._process
 
     def _start(self) -> None:
-        self._claim = claim_folder(self.folder)
-        if self._claim.folder != self.folder:
+        claim = claim_folder(self.folder)
+        if claim.folder != self.folder:
             self._on_trouble(
-                f"{self.folder} is being written by another process; this one writes to "
-                f"{self._claim.folder}"
+                f"{self.folder} is being written already; this dump goes to {claim.folder}"
             )
-        self.folder = self._claim.folder
+        self.folder = claim.folder
+        try:
+            self._open_files(claim)
+        except OSError:
+            claim.release()
+            raise
+        self._claim = claim
+
+    def _open_files(self, claim: Claim) -> None:
         companions = () if self._is_saved_values else ("stack.json", "construct.json")
         for name in (self._main, *companions):
             self._journals[name] = Journal(self.folder / name)
         self._journals[self._main].append(self._header())
         if not self._is_saved_values:
             self._journals["construct.json"].append(b"{")
+        # Only now, so that at any moment the folder holds a dump that opens.
+        claim.remove_old_dump()
+        self._log = ErrorLog(self.folder)
+
+    def _encode(self, call: CallRecord) -> str | None:
+        """Return the entry of a call as text; None where the task records names alone."""
+        if self._is_saved_values != (call.saved is not None):
+            kind = "no saved value" if call.saved is None else "a saved value"
+            raise NameFormatError(f"{kind}, which {self._main} does not hold")
+        if self._info.task == "structure":
+            return None
+        return json.dumps(encode_call(call), default=_plain)
+
+    def _reserve(self, data_name: str) -> bool:
+        """Whether a data file's name is still free in this dump."""
+        with self._lock:
+            is_free = data_name not in self._data_names
+            self._data_names.add(data_name)
+            return is_free
+
+    def _refuse(self) -> bool:
+        """Count what comes when nothing can be written; a forked child's does not count."""
+        if os.getpid() == self._process:
+            with self._lock:
+                self._gap_count += 1
+        return False
 
     def _header(self) -> bytes:
         info = self._info
@@ -249,6 +316,9 @@ class DumpWriter:
         for key, value in (("torch", info.torch_version), ("python", info.python_version)):
             if value is not None:
                 own[key] = value
+        for key, number in (("rank", info.rank), ("step", info.step)):
+            if number is not None:
+                own[key] = number
         if info.devices:
             own["devices"] = list(info.devices)
         fields = {
@@ -279,19 +349,25 @@ class DumpWriter:
         if self._info.level != "L1":
             self._journals["construct.json"].append_entry(name, json.dumps(parent), indent=1)
 
-    def _publish(self) -> None:
-        if not self._is_saved_values:
-            self._publish_stacks()
-            construct = self._journals["construct.json"]
-            construct.append(b"\n}" if construct.has_entries else b"}")
-            construct.publish()
+    def _publish_companions(self) -> None:
+        if self._is_saved_values:
+            return
+        self._publish_stacks()
+        construct = self._journals["construct.json"]
+        construct.append(b"\n}" if construct.has_entries else b"}")
+        construct.publish()
+
+    def _publish_main(self) -> None:
         main = self._journals[self._main]
         end = "\n }" if main.has_entries else "}"
         if self._gap_count:
             end += f',\n "{GAPS_KEY}": {json.dumps(self._listed_gaps())}'
         main.append((end + "\n}").encode())
-        # Last: where dump.json stands, the dump is whole.
         main.publish()
+
+    def _close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
 
     def _publish_stacks(self) -> None:
         # The journal names a stack with each call; the file that the older tools read groups them.
@@ -312,15 +388,20 @@ class DumpWriter:
         return [*self._gaps, f"and {more} more"] if more else self._gaps
 
     def _lose(self, what: str, err: OSError | None = None) -> bool:
-        """Count something that could not be written, and tell the first time."""
-        self._gap_count += 1
+        """Count something that could not be written, note it, and tell the first time."""
         reason = (
             f"{what} could not be written: {err.strerror or err}" if err else f"{what} is left out"
         )
-        if len(self._gaps) < _LISTED_GAPS:
-            self._gaps.append(reason)
-        if not self._is_told:
-            self._is_told = True
+        with self._lock:
+            self._gap_count += 1
+            if len(self._gaps) < _LISTED_GAPS:
+                self._gaps.append(reason)
+            if self._log is not None:
+                # Not even the list can be written: then it is in memory, and told.
+                with contextlib.suppress(OSError):
+                    self._log.add(reason)
+            is_first, self._is_told = not self._is_told, True
+        if is_first:
             self._on_trouble(
                 f"{self.folder}: {reason}; the run goes on, further trouble is only counted and "
                 "listed in the dump"
