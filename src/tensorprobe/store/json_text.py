@@ -20,6 +20,9 @@ try:
 except ImportError:
     jiter = None
 
+# Below this, pausing the collector costs more than it saves.
+_LARGE = 1 << 20
+
 __all__ = ["parse_json", "parse_start_of_json"]
 
 
@@ -32,11 +35,13 @@ def parse_json(text: bytes) -> Any:
     Raises:
         DumpError: it is no JSON; the message says where, but not in which file.
     """
+    # jiter refuses half of a surrogate pair, which a file name in a stack may hold.
+    parse = json.loads if jiter is None or b"\\ud" in text else jiter.from_json
     try:
+        if len(text) < _LARGE:
+            return parse(text)
         with _collector_paused():
-            # jiter refuses half of a surrogate pair, which a file name in a stack may hold.
-            use_jiter = jiter is not None and b"\\ud" not in text
-            return jiter.from_json(text) if use_jiter else json.loads(text)
+            return parse(text)
     except (ValueError, RecursionError) as err:
         raise DumpError(f"not valid JSON: {_first_line(err)}") from err
 

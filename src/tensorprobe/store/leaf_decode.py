@@ -37,6 +37,7 @@ _KNOWN_SHAPES_LIMIT = 100_000
 
 KnownShapes = dict[tuple[Any, ...], tuple[int, ...]]
 _DEEPEST = 200
+_NUMBERS = frozenset((float, int, bool, type(None)))
 
 
 class LeafDecoder:
@@ -79,16 +80,40 @@ class LeafDecoder:
         return ScalarValue(type(raw).__name__, raw)
 
     def _tensor(self, raw: dict[str, Any]) -> Value:
+        # Called a million times for a large dump: what is as it should be costs no further call.
+        get = raw.get
+        dtype, sizes = get("dtype"), get("shape")
+        high, low, mean, norm = get("Max"), get("Min"), get("Mean"), get("Norm")
+        requires_grad, checksum, data_name = get("requires_grad"), get("md5"), get("data_name")
+        try:
+            shape = self._shapes[tuple(sizes)]
+            is_usual = (
+                type(dtype) is str
+                and type(high) in _NUMBERS
+                and type(low) in _NUMBERS
+                and type(mean) in _NUMBERS
+                and type(norm) in _NUMBERS
+                and (requires_grad is None or type(requires_grad) is bool)
+                and (checksum is None or type(checksum) is str)
+                and (data_name is None or type(data_name) is str)
+                and "Max_finite" not in raw
+                and "Min_finite" not in raw
+            )
+        except (KeyError, TypeError):
+            is_usual = False
+        if is_usual:
+            return TensorValue(
+                dtype, shape, high, low, mean, norm, requires_grad, checksum, data_name or None
+            )
+        return self._unusual_tensor(raw)
+
+    def _unusual_tensor(self, raw: dict[str, Any]) -> Value:
         dtype = raw.get("dtype")
         shape = self._shape(raw.get("shape"))
         if shape is None or not isinstance(dtype, str):
             if shape is not None:
                 self.problems.append(f"a tensor has the dtype {_shown(dtype)}, wanted a text")
             return UnknownValue("torch.Tensor", "malformed")
-        data_name = raw.get("data_name")
-        if data_name is not None and not isinstance(data_name, str):
-            self.problems.append(f"a tensor has the data_name {_shown(data_name)}, wanted a text")
-            data_name = None
         return TensorValue(
             dtype,
             shape,
@@ -96,28 +121,19 @@ class LeafDecoder:
             self._number(raw, "Min"),
             self._number(raw, "Mean"),
             self._number(raw, "Norm"),
-            self._flag(raw.get("requires_grad")),
-            self._checksum(raw.get("md5")),
-            # A null pointer's tensor has -1 here in some versions; no file name is that short.
-            data_name or None,
+            self._of_type(raw, "requires_grad", bool, "true or false"),
+            self._of_type(raw, "md5", str, "a text"),
+            self._of_type(raw, "data_name", str, "a text") or None,
             self._number(raw, "Max_finite"),
             self._number(raw, "Min_finite"),
         )
 
     def _shape(self, raw: Any) -> tuple[int, ...] | None:
-        if isinstance(raw, list):
-            try:
-                key = tuple(raw)
-                known = self._shapes.get(key)
-            except TypeError:
-                known, key = None, ()
-            if known is not None:
-                return known
-            # Not from the dictionary: True == 1 and 2.0 == 2 there.
-            if all(is_size(size) for size in raw):
-                if len(self._shapes) < _KNOWN_SHAPES_LIMIT:
-                    self._shapes[key] = key
-                return key
+        if isinstance(raw, list) and all(is_size(size) for size in raw):
+            shape = tuple(raw)
+            if len(self._shapes) < _KNOWN_SHAPES_LIMIT:
+                self._shapes[shape] = shape
+            return shape
         self.problems.append(f"a tensor has the shape {_shown(raw)}, wanted a list of sizes")
         return None
 
@@ -128,18 +144,11 @@ class LeafDecoder:
         self.problems.append(f"a tensor has the {key} {_shown(value)}, wanted a number or null")
         return None
 
-    def _flag(self, value: Any) -> bool | None:
-        if value is None or isinstance(value, bool):
+    def _of_type(self, raw: dict[str, Any], key: str, kind: type, wanted: str) -> Any:
+        value = raw.get(key)
+        if value is None or isinstance(value, kind):
             return value
-        self.problems.append(
-            f"a tensor has the requires_grad {_shown(value)}, wanted true or false"
-        )
-        return None
-
-    def _checksum(self, value: Any) -> str | None:
-        if value is None or isinstance(value, str):
-            return value
-        self.problems.append(f"a tensor has the md5 {_shown(value)}, wanted a text")
+        self.problems.append(f"a tensor has the {key} {_shown(value)}, wanted {wanted}")
         return None
 
     def _typed(self, type_name: str, raw: dict[str, Any]) -> Value:
