@@ -1,8 +1,8 @@
 """How fast statistics of one array are read, against torch.sum over the same bytes.
 
-Run it with `python benchmarks/array_statistics.py`. torch.sum reads every byte and does next to nothing
-with it, so its rate is what this machine's memory gives. The two take turns, and the best of
-several rounds counts, so that other work on the machine disturbs both alike.
+Run it with `python benchmarks/array_statistics.py`. torch.sum reads every byte and does next to
+nothing with it, so its rate is what this machine's memory gives. The two take turns and the best
+of several rounds counts, so that other work on the machine disturbs both alike.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensorprobe.metrics.kernel import compiled
 from tensorprobe.metrics.statistics import measure_array
 
 SIZE = 256 << 20
-ROUNDS = 15
+ROUNDS = 25
 # The least ratio that we want.
 GOALS = {"float32": 1 / 2, "float16": 1 / 3, "bfloat16": 1 / 3, "float64": 0.0, "int64": 0.0}
 

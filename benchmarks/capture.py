@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import shutil
 import statistics
@@ -59,17 +60,16 @@ def main() -> None:
         for parameter in model.parameters():
             parameter.grad = None
 
-    def captured(options: dict[str, str]) -> None:
-        if not options:
-            bare()
-            return
-        config = os.path.join(folder, "config.json")
+    def make_debugger(name: str, options: dict[str, str]) -> PrecisionDebugger:
+        config = os.path.join(folder, f"{name}.json")
         with open(config, "w") as file:
             mode = options.get("summary_mode", "statistics")
-            file.write('{"task": "statistics", "statistics": {"summary_mode": "%s"}}' % mode)
-        debugger = PrecisionDebugger(
-            config, dump_path=os.path.join(folder, "dump"), level=options["level"]
+            json.dump({"task": "statistics", "statistics": {"summary_mode": mode}}, file)
+        return PrecisionDebugger(
+            config, dump_path=os.path.join(folder, name), level=options["level"]
         )
+
+    def captured(debugger: PrecisionDebugger) -> None:
         debugger.start(model)
         bare()
         debugger.stop()
@@ -77,11 +77,16 @@ def main() -> None:
 
     times: dict[str, list[float]] = {name: [] for name in WAYS}
     memory: dict[str, int] = {}
+    debuggers: dict[str, PrecisionDebugger] = {}
     for round_number in range(arguments.rounds + 2):
         for name, options in WAYS.items():
             if device != "cpu":
                 torch.cuda.reset_peak_memory_stats()
-            run = bare if options is None else functools.partial(captured, options)
+            run = bare
+            if options:
+                if name not in debuggers:
+                    debuggers[name] = make_debugger(name, options)
+                run = functools.partial(captured, debuggers[name])
             seconds = time_step(run, device)
             # The first rounds compile kernels and fill caches.
             if round_number >= 2:

@@ -42,6 +42,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Attend, then think."""
         batch, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).split(width, dim=-1)
         q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in (q, k, v))
@@ -49,8 +50,8 @@ class Block(nn.Module):
         weights = functional.softmax(scores.masked_fill(mask, float("-inf")), dim=-1)
         mixed = (weights @ v).transpose(1, 2).reshape(batch, length, width)
         x = x + self.proj(mixed)
-        x = x + self.down(functional.gelu(self.up(self.norm2(x))))
-        return x
+        deeper: torch.Tensor = self.down(functional.gelu(self.up(self.norm2(x))))
+        return x + deeper
 
 
 class Gpt(nn.Module):
@@ -67,6 +68,7 @@ class Gpt(nn.Module):
         self.register_buffer("mask", ones.triu(1))
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the loss of one batch."""
         x = self.tokens(ids) + self.places.weight
         for block in self.blocks:
             x = block(x, self.mask)

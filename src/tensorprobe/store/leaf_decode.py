@@ -81,7 +81,7 @@ class LeafDecoder:
 
     def _tensor(self, raw: dict[str, Any]) -> Value:
         # Called a million times for a large dump: what is as it should be costs no further call.
-        get = raw.get
+        get: Any = raw.get
         dtype, sizes = get("dtype"), get("shape")
         high, low, mean, norm = get("Max"), get("Min"), get("Mean"), get("Norm")
         requires_grad, checksum, data_name = get("requires_grad"), get("md5"), get("data_name")
