@@ -36,6 +36,8 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py
+	$(BIN)/python benchmarks/array_statistics.py
+	$(BIN)/python benchmarks/capture.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

@@ -7,6 +7,8 @@ import os
 # Some processors announce AMX and stop a process that uses it; torch must not find out.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,12 @@ def peer_root() -> Path:
 @pytest.fixture
 def peer_dumps() -> Path:
     return peer_root()
+
+
+@pytest.fixture(autouse=True)
+def _no_debugger_stays() -> Iterator[None]:
+    """Every test ends without a capture that goes on."""
+    yield
+    module = sys.modules.get("tensorprobe.capture.current")
+    if module is not None and (debugger := module.current_debugger()) is not None:
+        debugger.close()

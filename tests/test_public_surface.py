@@ -15,11 +15,16 @@ def test_the_public_names() -> None:
         "Config",
         "Dump",
         "DumpWriter",
+        "PrecisionDebugger",
         "RankDump",
         "TensorprobeError",
         "__version__",
         "load_config",
+        "module_dump",
+        "module_dump_end",
         "open_dump",
+        "save",
+        "seed_all",
     ]
     for name in tensorprobe.__all__:
         assert getattr(tensorprobe, name) is not None

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"records"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
-    "demo": GROUND | {"store", "metrics", "show"},
+    "demo": {"capture", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
     "__init__": {"_version", "capture", "config", "errors", "store"},
@@ -47,7 +47,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "textfile": {"yaml"},
     "dtypes": {"numpy"},
     "cli": {"rich", "rich_argparse"},
-    "demo": {"torch", "numpy"},
+    "demo": {"torch"},
 }
 
 

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tensorprobe._version import __version__
 
 if TYPE_CHECKING:
+    from tensorprobe.capture import (
+        PrecisionDebugger,
+        module_dump,
+        module_dump_end,
+        save,
+        seed_all,
+    )
     from tensorprobe.config import Config, load_config
     from tensorprobe.errors import TensorprobeError
     from tensorprobe.store import Dump, DumpWriter, RankDump, open_dump
@@ -19,21 +26,31 @@ __all__ = [
     "Config",
     "Dump",
     "DumpWriter",
+    "PrecisionDebugger",
     "RankDump",
     "TensorprobeError",
     "__version__",
     "load_config",
+    "module_dump",
+    "module_dump_end",
     "open_dump",
+    "save",
+    "seed_all",
 ]
 
 _HOMES = {
     "Config": "config",
     "Dump": "store",
     "DumpWriter": "store",
+    "PrecisionDebugger": "capture",
     "RankDump": "store",
     "TensorprobeError": "errors",
     "load_config": "config",
+    "module_dump": "capture",
+    "module_dump_end": "capture",
     "open_dump": "store",
+    "save": "capture",
+    "seed_all": "capture",
 }
 
 

@@ -19,6 +19,7 @@ __all__ = ["main"]
 _EXAMPLES = """\
 examples:
   tensorprobe doctor                                what this machine has to work with
+  tensorprobe run train.py --epochs 1               capture a script that was not edited
   tensorprobe show dump/                            every call of a dump, under its module
   tensorprobe show dump/step0/rank0 'Functional.*'  the calls whose names fit
   tensorprobe show dump/ Functional.linear.0.forward   everything about one call
@@ -41,6 +42,24 @@ a whole dump path, of tensorprobe, msprobe, api_accuracy_checker or ptdbg_ascend
 
 With --json every line is one object; "kind" is part, call or gap; numbers that are not finite are
 the texts "NaN", "Infinity" and "-Infinity".
+"""
+
+_RUN_EXAMPLES = """\
+examples:
+  tensorprobe run train.py --lr 0.1
+  tensorprobe run --level mix --step 0,10-12 -o ./dump train.py
+  tensorprobe run --task tensor --list relu --list softmax train.py
+  tensorprobe run --config config.json python -m package.train --epochs 1
+  tensorprobe run --rank 0,4-6 torchrun --nproc-per-node 8 train.py
+  mpirun -n 2 tensorprobe run train.py
+
+Options of tensorprobe stand before the script, everything after it is the script's. They win over
+the configuration file. A step ends with the step of the optimizer (of several, the one that steps
+first), whose own calls are left out; everything before the first one is step 0. Only the processes
+that are started by the command are captured, not those that the script spawns itself.
+
+The exit code, the output and the errors are those of the script. A last line on stderr says where
+the dump is.
 """
 
 
@@ -123,6 +142,31 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="one JSON object per line")
     show.set_defaults(run=_show)
 
+    run = commands.add_parser(
+        "run",
+        parents=[common],
+        help="capture a script that was not edited",
+        description="Run a training script, or torchrun with one, and capture it into a dump.",
+        epilog=_RUN_EXAMPLES,
+        formatter_class=formatter,
+    )
+    run.add_argument("--config", metavar="FILE", help="a config.json or YAML file")
+    run.add_argument("--task", help="statistics (default), tensor or structure")
+    run.add_argument("--level", help="L0 modules, L1 API calls (default), mix both, L2 kernels")
+    run.add_argument("-o", "--dump-path", metavar="DIR", help="where the dump goes (./dump_path)")
+    run.add_argument("--step", metavar="N,N-N", action="append", help="only these steps")
+    run.add_argument("--rank", metavar="N,N-N", action="append", help="only these ranks")
+    run.add_argument(
+        "--list", metavar="NAME", action="append", help="only calls whose name holds this"
+    )
+    run.add_argument(
+        "command",
+        metavar="COMMAND",
+        nargs=argparse.REMAINDER,
+        help="train.py …, python -m package.train … or torchrun … train.py …",
+    )
+    run.set_defaults(run=_run)
+
     doctor = commands.add_parser(
         "doctor",
         parents=[common],
@@ -159,6 +203,25 @@ def _show(arguments: argparse.Namespace) -> int:
         rank=arguments.rank,
         as_json=arguments.json,
     )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from tensorprobe.capture.launch import launch
+
+    options = {
+        "path": arguments.config,
+        "task": arguments.task,
+        "dump_path": arguments.dump_path,
+        "level": arguments.level,
+        "step": _numbers(arguments.step),
+        "rank": _numbers(arguments.rank),
+        "list": arguments.list,
+    }
+    launch(arguments.command, {key: v for key, v in options.items() if v is not None})
+
+
+def _numbers(words: list[str] | None) -> list[str] | None:
+    return None if words is None else [part for word in words for part in word.split(",")]
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

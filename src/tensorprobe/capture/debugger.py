@@ -1,50 +1,44 @@
-"""The user's front: PrecisionDebugger, save, seed_all.
+"""The user's front: PrecisionDebugger.
 
-One debugger is current in a process, so that `PrecisionDebugger.start()` works from another file.
+    PrecisionDebugger ─► which steps and ranks ─► Session, one per captured step
+         ▲ start, stop, step, by hand, by a DataLoader's iterations or by an optimizer's steps
+
+What a user does wrong is told in a warning; a wrong configuration is an error at the beginning.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
-import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 
-from tensorprobe.capture.apis import ApiTable
+from tensorprobe.capture.apis import Api, ApiTable
+from tensorprobe.capture.current import OnClassToo, current_debugger, make_current
+from tensorprobe.capture.custom_apis import CustomApis
+from tensorprobe.capture.dataloader import DataLoaderWatcher
+from tensorprobe.capture.filters import CallFilter
+from tensorprobe.capture.process import current_rank
 from tensorprobe.capture.session import Models, Session
 from tensorprobe.config import Config, load_config
 from tensorprobe.errors import ConfigError
+from tensorprobe.names import API_TYPES
 
-__all__ = ["PrecisionDebugger", "save", "seed_all"]
+__all__ = ["PrecisionDebugger"]
 
 _LOG = logging.getLogger("tensorprobe")
-_LEVELS = ("L0", "L1", "mix", "debug")
+_DEFAULT_DUMP_PATH = Path("dump_path")
+_LEVELS = ("L0", "L1", "L2", "mix", "debug")
 _TASKS = ("statistics", "tensor", "structure")
-
-_current: PrecisionDebugger | None = None
-
-
-class _OnClassToo:
-    """A method that works on an instance and, through the current debugger, on the class."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        target = instance if instance is not None else _current
-        if target is None:
-            raise ConfigError(
-                "there is no debugger yet; make a PrecisionDebugger(…) before "
-                f"PrecisionDebugger.{self._function.__name__}()"
-            )
-        return self._function.__get__(target, owner)
 
 
 class PrecisionDebugger:
@@ -53,19 +47,34 @@ class PrecisionDebugger:
         debugger = PrecisionDebugger(dump_path="./dump", level="mix")
         for batch in loader:
             debugger.start(model)
-            loss = model(batch); loss.backward()
+            loss = model(batch)
+            loss.backward()
             debugger.stop()
             optimizer.step()
             debugger.step()
 
+    `start`, `stop`, `step`, `save` and the others also work on the class, from any file: they mean
+    the debugger that was made last. As a context manager it captures the whole block, and `step`
+    goes on to the next step without another `start`.
+
     Args:
         config_path: a config.json or YAML file; the other arguments win over it.
         task: statistics, tensor or structure.
-        dump_path: where the dump goes.
+        dump_path: where the dump goes, by default ./dump_path.
         level: L0 modules, L1 API calls, mix both, debug saved values alone.
         model: the model, or a list of them, to name modules by; `start` takes it too.
         step: the steps to capture; all by default.
+
+    Attributes:
+        captured_steps: how many steps have been written so far.
+        is_closed: whether the debugger has ended, at the end of the process or before a newer one.
+
+    Raises:
+        ConfigError: a value that cannot be used, or a model that is none.
     """
+
+    captured_steps: int
+    is_closed: bool
 
     def __init__(
         self,
@@ -74,63 +83,206 @@ class PrecisionDebugger:
         dump_path: str | os.PathLike[str] | None = None,
         level: str | None = None,
         model: Any = None,
-        step: Sequence[int | str] | int | None = None,
+        step: Sequence[int | str] | int | str | None = None,
     ) -> None:
-        config = load_config(
-            config_path,
-            task=task,
-            dump_path=dump_path,
-            level=level,
-            step=step,
-        )
+        config = load_config(config_path, task=task, dump_path=dump_path, level=level, step=step)
+        self._set_up(config, model)
+
+    @classmethod
+    def from_config(cls, config: Config, model: Any = None) -> PrecisionDebugger:
+        """Make a debugger of a whole configuration, as `load_config` returns it.
+
+        Args:
+            config: what to capture; every field of it counts.
+            model: as for the constructor.
+        """
+        debugger = cls.__new__(cls)
+        debugger._set_up(config, model)
+        return debugger
+
+    def _set_up(self, config: Config, model: Any) -> None:
         _require(config)
+        # A filter that cannot be used is an error now, not at the first step.
+        CallFilter(config)
+        self._models = _named_models(model)
+        self._config = replace(config, dump_path=config.dump_path or _DEFAULT_DUMP_PATH)
         for notice in config.notices:
             _LOG.warning("%s", notice)
-        self._config = config
-        self._models = _named_models(model)
         self._apis = ApiTable(add=config.add_apis, skip=config.skip_apis)
+        self._custom = CustomApis(self._apis, self._watch_custom)
         self._step = 0
         self._session: Session | None = None
-        self._is_open = False
-        global _current
-        _current = self
-        atexit.register(self._end)
+        self._is_started = False
+        # Whether the session's watchers are on, and whose thread they belong to.
+        self._opened_by: int | None = None
+        self._due_steps: set[int] = set()
+        self._told: set[str] = set()
+        # In a `with` block a step begins where the one before has ended.
+        self._keeps_going = False
+        self._entered_at = 0
+        self._is_held = False
+        self.is_closed = False
+        self.captured_steps = 0
+        if (before := current_debugger()) is not None:
+            before.close()
+        make_current(self)
+        atexit.register(self.close)
+        for name in config.add_apis:
+            self._add_api(name)
+        self._loader: DataLoaderWatcher | None = None
+        if config.enable_dataloader:
+            self._loader = DataLoaderWatcher(self._on_next_batch, self._on_batch)
+            self._loader.open()
 
-    @_OnClassToo
+    # --- what the user calls -----------------------------------------------------------------
+
+    @OnClassToo
     def start(self, model: Any = None) -> None:
-        """Begin to capture; does nothing in a step or on a rank that is not wanted."""
-        if self._is_open:
-            _LOG.warning("start() came twice without a stop(); the second is ignored")
-            return
+        """Begin to capture; does nothing in a step or on a rank that is not wanted.
+
+        Args:
+            model: the model, or a list of them, that names modules from now on.
+
+        Raises:
+            ConfigError: the model is no nn.Module and no list of them.
+        """
         if model is not None:
             self._models = _named_models(model)
-        rank = _rank()
-        if not self._config.wants_step(self._step) or not self._config.wants_rank(rank or 0):
-            return
-        if self._session is None:
-            self._session = Session(
-                self._config, self._apis, step=self._step, rank=rank, tell=_LOG.warning
-            )
-        self._session.open(self._models)
-        self._is_open = True
+        if self._may_act("start"):
+            self._start()
 
-    @_OnClassToo
+    @OnClassToo
     def stop(self) -> None:
-        """End the capture until the next start; stopping what is not started does nothing."""
-        if self._is_open and self._session is not None:
-            self._is_open = False
-            self._session.close()
+        """End the capture until the next `start`."""
+        if not self._may_act("stop"):
+            return
+        if not self._is_started:
+            self._tell("stop() came without a start(); there is nothing to stop")
+        elif self._is_in_own_thread("stop"):
+            self._stop()
+        self._catch_up()
 
-    @_OnClassToo
+    @OnClassToo
     def step(self) -> None:
         """Go on to the next step; the dump of this one is complete."""
-        self.stop()
+        if not self._may_act("step"):
+            return
+        task: int = torch._C._current_graph_task_id()
+        if task != -1:
+            self._due_steps.add(task)
+            self._tell(
+                "step() came inside a backward pass; the step ends with the next call after that "
+                "pass; call step() after loss.backward()"
+            )
+            return
+        self._catch_up()
+        if self._is_in_own_thread("step"):
+            self._next_step()
+
+    @OnClassToo
+    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+        """Save one value, nested or not, under a name, in debug.json.
+
+        At level debug every save in a wanted step counts, started or not; at other levels those
+        between `start` and `stop`.
+
+        Args:
+            variable: a tensor, a number, a text, or lists, tuples and dicts of them.
+            name: the value's name; each use of it in a step gets a number.
+            save_backward: whether its gradients are saved too, when they are computed.
+        """
+        if self.is_closed:
+            return
+        if not isinstance(name, str) or not name:
+            self._tell(f"save() got {name!r} for a name, wanted a text; nothing is saved")
+            return
+        self._catch_up()
+        if self._config.level == "debug":
+            session = self._wanted_session()
+        else:
+            session = None if self._opened_by is None else self._session
+        if session is not None:
+            session.save(variable, name, with_gradients=save_backward)
+
+    @OnClassToo
+    def begin_module_dump(self, module: torch.nn.Module, name: str) -> None:
+        """Record one module alone, as `tensorprobe.module_dump` does."""
+        if not self._is_started:
+            self._tell("module_dump() came without a start(); nothing is recorded")
+        elif self._session is not None and self._opened_by is not None:
+            self._session.module_dump.begin(module, name)
+
+    @OnClassToo
+    def end_module_dump(self) -> None:
+        """Record everything again."""
         if self._session is not None:
-            self._session.finish()
-            self._session = None
-        self._step += 1
+            self._session.module_dump.end()
+
+    @OnClassToo
+    def set_init_step(self, step: int) -> None:
+        """Count steps from this number on; call it before the training loop.
+
+        Raises:
+            ConfigError: it is no number from 0 on.
+        """
+        if type(step) is not int or step < 0:
+            raise ConfigError(f"set_init_step: {step!r} is no step, wanted a number from 0 on")
+        if self._is_started:
+            self._tell(
+                "set_init_step() came between start() and stop() and is ignored; call it before "
+                "the training loop"
+            )
+            return
+        self._finish_session()
+        self._step = step
+
+    @OnClassToo
+    def register_custom_api(self, module: Any, name: str, prefix: str | None = None) -> None:
+        """Record the calls of a function of the user's own, at level L1 and mix.
+
+        A function that torch does not tell about is replaced in its module until it is restored;
+        code that imported it by its name before is not seen.
+
+        Args:
+            module: the module, class or object that holds the function.
+            name: the function's name there.
+            prefix: the first part of the recorded name, by default the module's name.
+
+        Raises:
+            ConfigError: there is no such function, or the prefix is no word.
+        """
+        self._custom.register(module, name, prefix)
+
+    @OnClassToo
+    def restore_custom_api(self, module: Any, name: str) -> None:
+        """Undo `register_custom_api`.
+
+        Raises:
+            ConfigError: there is no such function.
+        """
+        if not self._custom.restore(module, name):
+            self._tell(f"restore_custom_api: {name!r} is not registered; there is nothing to undo")
+
+    @property
+    def dump_path(self) -> Path:
+        """Where the dump goes."""
+        assert self._config.dump_path is not None
+        return self._config.dump_path
+
+    @property
+    def is_held(self) -> bool:
+        """Whether calls pass unseen for a while, as during the work of an optimizer."""
+        return self._is_held
+
+    @is_held.setter
+    def is_held(self, is_held: bool) -> None:
+        self._is_held = is_held
+        if self._session is not None:
+            self._session.is_paused = is_held
 
     def __enter__(self) -> PrecisionDebugger:
+        self._keeps_going = True
+        self._entered_at = self._step
         self.start()
         return self
 
@@ -140,52 +292,166 @@ class PrecisionDebugger:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.step()
+        if self._is_started:
+            self._stop()
+        # After a step() inside the block, the last step may have begun for nothing.
+        if self._finish_session(keeps_empty=self._step == self._entered_at):
+            self._step += 1
+        self._keeps_going = False
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Finish the dump and undo everything; at the end of the process this happens by itself."""
+        if self.is_closed:
+            return
+        atexit.unregister(self.close)
+        self._is_started = False
+        self._finish_session(keeps_empty=not self._keeps_going)
+        self.is_closed = True
+        self._custom.close()
+        if self._loader is not None:
+            self._loader.close()
+
+    # --- how a step goes ---------------------------------------------------------------------
+
+    def _may_act(self, what: str) -> bool:
+        """Whether a call by the user counts; if not, they are told why."""
+        if self.is_closed:
+            self._tell(f"{what}() is ignored: this debugger is closed, or a newer one replaced it")
+        elif self._loader is not None:
+            self._tell(f"{what}() is ignored: enable_dataloader starts and stops by itself")
+        else:
+            return True
+        return False
+
+    def _is_in_own_thread(self, what: str) -> bool:
+        # torch keeps its modes per thread: only the thread that turned them on can turn them off.
+        if self._opened_by in (None, threading.get_ident()):
+            return True
+        self._tell(f"{what}() is ignored: it came from another thread than start()")
+        return False
+
+    def _catch_up(self) -> None:
+        """Do the steps that were asked for inside a backward pass, once that is over."""
+        if not self._due_steps or torch._C._current_graph_task_id() != -1:
+            return
+        if self._opened_by not in (None, threading.get_ident()):
+            return
+        due, self._due_steps = len(self._due_steps), set()
+        for _ in range(due):
+            self._next_step()
+
+    def _start(self) -> None:
+        self._catch_up()
+        if self._is_started:
+            self._tell("start() came twice without a stop() between; the second is ignored")
+            return
+        self._is_started = True
+        if self._config.level == "debug":
+            return
+        session = self._wanted_session()
+        if session is not None:
+            self._opened_by = threading.get_ident()
+            with self._own_trouble("start"):
+                session.open(self._models)
+
+    def _stop(self) -> None:
+        self._is_started = False
+        if self._session is not None and self._opened_by is not None:
+            self._opened_by = None
+            with self._own_trouble("stop"):
+                self._session.close()
+
+    def _next_step(self) -> None:
+        goes_on = self._keeps_going and self._is_started
+        self._stop()
+        self._finish_session()
+        self._step += 1
+        if goes_on:
+            self._start()
+
+    def _wanted_session(self) -> Session | None:
+        """Return the session of this step, or None if the step or the rank is not wanted."""
+        if self._session is None:
+            rank = current_rank()
+            if not self._config.wants_step(self._step) or not self._config.wants_rank(rank or 0):
+                return None
+            self._session = Session(
+                self._config, self._apis, step=self._step, rank=rank, tell=_LOG.warning
+            )
+        return self._session
+
+    def _finish_session(self, *, keeps_empty: bool = True) -> bool:
+        """Publish the dump of the current step; returns whether there is one."""
+        session, self._session = self._session, None
+        self._opened_by = None
+        if session is None:
+            return False
+        is_kept = False
+        with self._own_trouble("step"):
+            is_kept = session.finish(rank=current_rank(), keeps_empty=keeps_empty)
+        self.captured_steps += is_kept
+        return is_kept
+
+    @contextlib.contextmanager
+    def _own_trouble(self, what: str) -> Iterator[None]:
+        """Keep what goes wrong in the tool itself away from the run."""
+        try:
+            yield
+        except Exception as err:  # noqa: BLE001 - told, and the run goes on
+            self._tell(
+                f"{what}() met trouble of its own ({type(err).__name__}: {err}); the run goes on, "
+                "the capture may miss something"
+            )
+
+    def _tell(self, message: str) -> None:
+        # A mistake in a training loop is made again and again.
+        if message not in self._told:
+            self._told.add(message)
+            _LOG.warning("%s", message)
+
+    # --- what starts and stops by itself -----------------------------------------------------
+
+    def _on_next_batch(self) -> None:
+        if self._is_started:
+            self._next_step()
+        last = self._config.step[-1] if self._config.step else None
+        if last is not None and self._step > last:
+            self.close()
+            raise Exception(f"tensorprobe: exit after iteration {last}")
+
+    def _on_batch(self) -> None:
+        self._start()
+
+    def abandon_in_fork(self) -> None:
+        """Forget, in a forked child, what its parent is capturing."""
         if self._session is not None:
-            self._is_open = False
-            self._session.finish()
-            self._session = None
+            self._session.is_paused = True
+        self._session = self._opened_by = None
+        self._is_started = False
 
+    # --- functions of the user's own ---------------------------------------------------------
 
-def save(variable: Any, name: str, save_backward: bool = True) -> None:
-    """Save one value, nested or not, under a name; with `save_backward` its gradients too.
+    def _watch_custom(
+        self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        session = self._session
+        is_watched = self._opened_by is not None and self._config.level in ("L1", "mix")
+        if session is None or not is_watched:
+            return function(*args, **kwargs)
+        return session.watch_custom_call(api, function, args, kwargs)
 
-    Works between `start` and `stop` of a debugger of any level.
-    """
-    session = None if _current is None else _current._session
-    if session is None or _current is None or not _current._is_open:
-        return
-    recorder = session.recorder
-    number = recorder.next_number(f"saved {name}")
-    recorder.add(
-        f"{name}.{number}.debug", saved=(recorder.draft(variable, f"{name}.{number}.debug"),)
-    )
-
-
-def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
-    """Fix every random state of this process.
-
-    Args:
-        seed: the seed of Python, numpy and torch.
-        mode: also ask torch for deterministic algorithms.
-        rm_dropout: also turn every dropout off.
-    """
-    random.seed(seed)
-    np.random.seed(seed)
-    os.environ["PYTHONHASHSEED"] = str(seed)
-    torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(mode)
-    if rm_dropout:
-        raise ConfigError("rm_dropout is not there yet")
+    def _add_api(self, name: str) -> None:
+        """Register a name of `add_apis` that is a function's place, `my_package.ops.fused`."""
+        home, _, function = name.rpartition(".")
+        if home in API_TYPES:
+            return
+        try:
+            self._custom.register(import_module(home), function, home.rpartition(".")[2])
+        except (ImportError, ConfigError) as err:
+            _LOG.warning("add_apis holds %r, which cannot be recorded: %s", name, err)
 
 
 def _require(config: Config) -> None:
-    if config.dump_path is None:
-        raise ConfigError(
-            "dump_path is not set; give PrecisionDebugger(dump_path=…) or set it in the file"
-        )
     if config.level not in _LEVELS:
         raise ConfigError(f"level {config.level} is not there yet; there are: {', '.join(_LEVELS)}")
     if config.task not in _TASKS:
@@ -197,15 +463,10 @@ def _named_models(model: Any) -> Models:
         return ()
     if isinstance(model, torch.nn.Module):
         return (("", model),)
-    if isinstance(model, (list, tuple)) and all(isinstance(m, torch.nn.Module) for m in model):
-        return tuple((str(index), m) for index, m in enumerate(model))
-    raise ConfigError(
-        f"the model is a {type(model).__name__}, wanted an nn.Module or a list of them"
-    )
-
-
-def _rank() -> int | None:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    return None
+    shown = f"a {type(model).__name__}"
+    if isinstance(model, (list, tuple)):
+        strangers = [m for m in model if not isinstance(m, torch.nn.Module)]
+        if not strangers:
+            return tuple((str(index), m) for index, m in enumerate(model))
+        shown += f" with a {type(strangers[0]).__name__} in it"
+    raise ConfigError(f"the model is {shown}, wanted an nn.Module or a list of them")

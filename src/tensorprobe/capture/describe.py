@@ -6,8 +6,9 @@ A tensor becomes a `Draft` until its statistics are known; everything else is fi
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from tensorprobe.records import (
     DictValue,
     DtypeValue,
     EllipsisValue,
+    GroupValue,
     ListValue,
     MemoryFormatValue,
+    PeerOpValue,
+    ReduceOpValue,
     ScalarValue,
     SizeValue,
     SliceValue,
@@ -27,6 +31,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
+from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import is_plain
 from tensorprobe.summary.statistics import Measured
 
@@ -44,7 +49,7 @@ class Draft:
     dtype: str
     shape: tuple[int, ...]
     requires_grad: bool
-    checksum: str | None = None
+    checked: Checked | None = None
     data_name: str | None = None
 
 
@@ -108,7 +113,38 @@ def _describe_rest(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Dr
         return DictValue(
             tuple((k, describe(getattr(value, k), on_tensor, (*path, k))) for k in names)
         )
+    if torch.distributed.is_available():
+        return _describe_distributed(value, on_tensor, path)
     return UnknownValue(type(value).__name__)
+
+
+def _describe_distributed(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
+    distributed = torch.distributed
+    if isinstance(value, distributed.ProcessGroup):
+        return _describe_group(value)
+    if isinstance(value, distributed.ReduceOp):
+        # Either one of its constants, or an object around one.
+        return ReduceOpValue(str(getattr(value, "op", value)))
+    if isinstance(value, distributed.P2POp):
+        group = _describe_group(value.group)
+        return PeerOpValue(
+            value.op.__name__,
+            value.peer,
+            value.tag,
+            group.group_id if isinstance(group, GroupValue) else "",
+            describe(value.tensor, on_tensor, path),
+        )
+    return UnknownValue(type(value).__name__)
+
+
+def _describe_group(group: Any) -> Value:
+    try:
+        ranks = torch.distributed.get_process_group_ranks(group)
+    except (KeyError, RuntimeError, ValueError):
+        # Destroyed, or made without torch's knowledge.
+        return UnknownValue(type(group).__name__)
+    # As the older tools name it: the same on all its ranks and in every run.
+    return GroupValue(tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}")
 
 
 def _unusual_tensor(tensor: torch.Tensor) -> Value:
@@ -133,13 +169,15 @@ def finish(value: Drafted) -> Value:
             mean,
             norm,
             value.requires_grad,
-            value.checksum,
+            None if value.checked is None else str(value.checked),
             value.data_name,
         )
     if isinstance(value, ListValue):
         return ListValue(tuple(finish(item) for item in value.items), value.is_tuple)
     if isinstance(value, DictValue):
         return DictValue(tuple((key, finish(item)) for key, item in value.items))
+    if isinstance(value, PeerOpValue):
+        return replace(value, tensor=finish(value.tensor))
     final: Value = value
     return final
 

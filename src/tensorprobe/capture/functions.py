@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.operators import is_right_operand, operator_at
+from tensorprobe.capture.spelling import as_spelled
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -24,12 +26,19 @@ _MAYBE_OPERATORS = frozenset(
 )  # fmt: skip
 
 
+_ENGINE = "_engine_run_backward"
+
+
 class FunctionWatcher(TorchFunctionMode):
     """Hands every API call that counts to the session."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
+        self._passes = {
+            torch.autograd.backward: self._with_mode_in_engine(torch.autograd.backward),
+            torch.autograd.grad: self._with_mode_in_engine(torch.autograd.grad),
+        }
 
     def __torch_function__(
         self,
@@ -40,29 +49,44 @@ class FunctionWatcher(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.backward:
-            # Recomputation happens inside: it must be seen too, and a mode is off in its handler.
-            with self:
-                return torch.autograd.backward(args[0], **_backward_arguments(*args[1:], **kwargs))
+            func, kwargs = torch.autograd.backward, dict(kwargs)
+            kwargs["grad_tensors"] = kwargs.pop("gradient", None)
+        if func in self._passes:
+            return self._passes[func](*args, **kwargs)
         api = self._session.apis.look_up(func)
         if api is None:
             return func(*args, **kwargs)
         if api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS:
             api = _as_written(api, args)
-        return self._session.watch_call(api, func, args, kwargs)
+        return self._session.watch_call(
+            api, func, args, kwargs, spelled=as_spelled(func, args, kwargs)
+        )
 
+    def _with_mode_in_engine(self, function: Any) -> Callable[..., Any]:
+        """Copy a function of torch.autograd so that this mode is on while the engine runs.
 
-def _backward_arguments(
-    gradient: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> dict[str, Any]:
-    return {
-        "grad_tensors": gradient,
-        "retain_graph": retain_graph,
-        "create_graph": create_graph,
-        "inputs": inputs,
-    }
+        Recomputation happens there and must be seen, and a mode is off in its own handler. The copy
+        has its own names for the engine and for the question whether a mode is on; torch keeps its.
+        """
+        space = dict(function.__globals__)
+        engine = space.get(_ENGINE)
+        if engine is None:
+            # Older torch asks no mode about its backward, so it can simply be on.
+            def run(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return function(*args, **kwargs)
+
+            return run
+
+        def run_engine(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return engine(*args, **kwargs)
+
+        space[_ENGINE] = run_engine
+        space["has_torch_function"] = lambda _: False
+        copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        return copy
 
 
 def _as_written(api: Api, args: tuple[Any, ...]) -> Api:

@@ -1,29 +1,36 @@
 """Read the gradients of a call off the autograd graph, without adding anything to it.
 
+    InputEdges (before the call) ─► GradientWatcher.watch (after it) ─► hooks on nodes ─► done
+
 The nodes that a call made are those between its outputs and its inputs whose sequence number is not
 older than the call. A hook on each node at an edge of that piece hands over the gradients that
 come in (of the outputs) and that leave towards the inputs. An input that is reached over several
 edges gets their sum. Nothing is returned from a hook, so nothing changes.
+
+A call is recorded once, for the first backward pass that reaches it: its name says which forward
+call it belongs to, and a second pass through the same graph has no name of its own. Gradients of
+two passes are never mixed; how many were passed over is in `GradientWatcher.passed_over`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import bisect
+import functools
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 __all__ = ["GradientWatcher", "InputEdges", "next_sequence_number"]
 
 _Node = Any
-_Geometry = tuple[torch.Size, tuple[int, ...], int]
-# Which output of the node, which output of the call, and how to cut it out where it is a view.
-_Output = tuple[int, int, "_Geometry | None"]
+_Gradients = Sequence["torch.Tensor | None"]
 # AccumulateGrad carries the largest number there is.
 _NEWEST = (1 << 64) - 1
+_NO_PASS = -1
 
-OnGradients = Callable[[list[torch.Tensor | None], list[torch.Tensor | None]], None]
+OnGradients = Callable[[list["torch.Tensor | None"], list["torch.Tensor | None"]], None]
 
 
 def next_sequence_number() -> int:
@@ -32,89 +39,192 @@ def next_sequence_number() -> int:
     return number
 
 
+class _View(NamedTuple):
+    """Where a view lies in its base."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    base_size: torch.Size
+    base_stride: tuple[int, ...]
+
+    def cut_out_of(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Cut the view's gradient out of its base's, which may lie in memory in another way."""
+        if gradient.stride() != self.base_stride:
+            gradient = torch.empty_strided(
+                self.base_size, self.base_stride, dtype=gradient.dtype, device=gradient.device
+            ).copy_(gradient)
+        return gradient.as_strided(
+            self.size, self.stride, int(gradient.storage_offset()) + self.offset
+        )
+
+
+class _ViewInput(NamedTuple):
+    """An input that is a view: which node its gradient goes to is known after the call only."""
+
+    position: int
+    tensor: torch.Tensor
+    version: int
+    base_edge: tuple[_Node, int]
+
+
 class InputEdges:
-    """Where the gradients of a call's inputs go; taken before the call, which may be in place."""
+    """Where the gradients of a call's inputs go; taken before the call, which may be in place.
+
+    A view that was written into through another one gets a new node when somebody asks for it.
+    Asking early would give that node another place in the order of the backward pass, and sums of
+    gradients other last bits; so such a view is asked only once the call has used it.
+
+    Attributes:
+        count: how many tensors the call was given.
+        leaves: the places of each leaf, by its id.
+        nodes: the places of each other input, by the edge that its gradient goes over.
+        views: the places whose gradient comes as a part of that of their base.
+    """
+
+    __slots__ = ("_view_inputs", "count", "leaves", "nodes", "views")
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.count = len(tensors)
-        self.leaves: dict[int, list[int]] = defaultdict(list)
-        self.nodes: dict[tuple[_Node, int], list[int]] = defaultdict(list)
-        # Written in place, a view's own node is replaced and the gradient goes to its base.
-        self.views: dict[int, _Geometry] = {}
+        self.leaves: dict[int, list[int]] = {}
+        self.nodes: dict[tuple[_Node, int], list[int]] = {}
+        self.views: dict[int, _View] = {}
+        self._view_inputs: list[_ViewInput] = []
         for position, tensor in enumerate(tensors):
             if not tensor.requires_grad:
                 continue
-            if tensor.grad_fn is None:
-                self.leaves[id(tensor)].append(position)
-                continue
-            self.nodes[(tensor.grad_fn, tensor.output_nr)].append(position)
-            base = tensor._base
-            if base is not None and base.grad_fn is not None:
-                key = (base.grad_fn, base.output_nr)
-                if key not in self.nodes:
-                    self.nodes[key].append(position)
-                    self.views[position] = _geometry_of(tensor)
+            if tensor._is_view():
+                self._add_view(position, tensor)
+            else:
+                self._add(position, tensor)
 
-    def positions_of(self, node: _Node, number: int) -> list[int]:
-        """Return which inputs an edge leads to."""
-        if self.nodes:
-            positions = self.nodes.get((node, number))
-            if positions is not None:
-                return positions
-        if self.leaves and hasattr(node, "variable"):
-            return self.leaves.get(id(node.variable), [])
-        return []
+    def view_input(self, tensor: torch.Tensor) -> _ViewInput | None:
+        """Return what is known of a tensor if it is an input and a view."""
+        return next((view for view in self._view_inputs if view.tensor is tensor), None)
+
+    def settle(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Find the nodes of inputs that are views, now that the call is over."""
+        if not self._view_inputs:
+            return
+        written = []
+        for view in self._view_inputs:
+            if view.tensor._version != view.version:
+                written.append(view)
+            elif view.version:
+                self._add(view.position, view.tensor)
+        # Written in place, a view's own node is replaced and the gradient goes to its base.
+        returned = [view for view in written if any(view.tensor is out for out in outputs)]
+        for view in returned or written:
+            cut = _place_in_base(view.tensor)
+            if cut is not None and view.base_edge not in self.nodes:
+                self.nodes[view.base_edge] = [view.position]
+                self.views[view.position] = cut
+        self._view_inputs.clear()
+
+    def positions_under_cast(self, node: _Node) -> tuple[list[int] | None, torch.dtype | None]:
+        """Return which leaf's places a cast of autocast stands for, and the leaf's type.
+
+        Autocast casts a weight once and uses that for many calls, so the cast is no call's own.
+        """
+        if type(node).__name__ != "ToCopyBackward0":
+            return None, None
+        leaf: Any = getattr(node.next_functions[0][0], "variable", None)
+        positions = self.leaves.get(id(leaf))
+        return (None, None) if positions is None else (positions, leaf.dtype)
+
+    def _add(self, position: int, tensor: torch.Tensor) -> None:
+        node = tensor.grad_fn
+        if node is None:
+            self.leaves.setdefault(id(tensor), []).append(position)
+        else:
+            self.nodes.setdefault((node, tensor.output_nr), []).append(position)
+
+    def _add_view(self, position: int, tensor: torch.Tensor) -> None:
+        base, version = tensor._base, tensor._version
+        assert base is not None
+        if not version:
+            # Nobody has written into it: its node is what it was.
+            self._add(position, tensor)
+        base_edge = (base.grad_fn, base.output_nr)
+        self._view_inputs.append(_ViewInput(position, tensor, version, base_edge))
 
 
-class _Collected:
-    """The gradients of one call as they come in, until the last node has fired."""
+# Which gradient of a node is which output's, and how to cut it out where that is a view.
+_Output = tuple[int, int, "_View | None"]
+# Which gradient of a node goes to which inputs, and the type it is cast to on the way.
+_Input = tuple[int, list[int], "torch.dtype | None"]
 
-    def __init__(self, outputs: int, edges: InputEdges, nodes: int, done: OnGradients) -> None:
+
+class _Call:
+    """One call, and its gradients as they come in."""
+
+    __slots__ = (
+        "done",
+        "missing",
+        "name",
+        "nodes",
+        "of_inputs",
+        "of_outputs",
+        "start",
+        "task",
+        "views",
+    )
+
+    def __init__(
+        self, name: str, start: int, nodes: int, outputs: int, edges: InputEdges, done: OnGradients
+    ) -> None:
+        self.name = name
+        self.start = start
+        self.nodes = self.missing = nodes
         self.of_outputs: list[torch.Tensor | None] = [None] * outputs
         self.of_inputs: list[torch.Tensor | None] = [None] * edges.count
         self.views = edges.views
-        self.has_fired = False
-        self.missing = nodes
-        self.done = done
+        self.done: OnGradients | None = done
+        self.task = _NO_PASS
 
-    def fire(
+    def collect(
         self,
-        outputs: list[_Output],
-        inputs: list[tuple[int, list[int]]],
-        grad_inputs: Sequence[torch.Tensor | None],
-        grad_outputs: Sequence[torch.Tensor | None],
-        is_awaited: bool,
+        outputs: Sequence[_Output],
+        inputs: Sequence[_Input],
+        grad_inputs: _Gradients,
+        grad_outputs: _Gradients,
     ) -> None:
-        self.has_fired = True
-        for number, position, geometry in outputs:
-            if self.of_outputs[position] is None:
-                self.of_outputs[position] = _cut_out(grad_outputs[number], geometry)
-        for number, positions in inputs:
+        for number, position, cut in outputs:
+            gradient = grad_outputs[number]
+            if self.of_outputs[position] is None and gradient is not None:
+                self.of_outputs[position] = gradient if cut is None else cut.cut_out_of(gradient)
+        for number, positions, dtype in inputs:
             gradient = grad_inputs[number]
             if gradient is None:
                 continue
+            if dtype is not None:
+                gradient = gradient.to(dtype)
             for position in positions:
-                part = _cut_out(gradient, self.views.get(position))
+                view = self.views.get(position)
+                part = gradient if view is None else view.cut_out_of(gradient)
                 before = self.of_inputs[position]
                 self.of_inputs[position] = part if before is None else before.detach() + part
-        self.missing -= is_awaited
-        if not self.missing:
-            self.finish()
-
-    def finish(self) -> None:
-        of_outputs, self.of_outputs = self.of_outputs, []
-        of_inputs, self.of_inputs = self.of_inputs, []
-        self.missing = -1
-        self.done(of_outputs, of_inputs)
+        self.missing -= 1
 
 
 class GradientWatcher:
-    """Hooks the nodes of calls, and takes every hook away again."""
+    """Hooks the nodes of calls, and takes every hook away again.
+
+    Attributes:
+        passed_over: how often a call was reached by a second backward pass and not recorded again.
+    """
 
     def __init__(self, on_failure: Callable[[str, Exception], None]) -> None:
-        self._handles: list[Any] = []
-        self._collected: list[_Collected] = []
+        self.passed_over = 0
         self._on_failure = on_failure
+        self._handles: list[Any] = []
+        # Calls that have some of their gradients, by backward pass, the newest call last.
+        self._open: dict[int, list[_Call]] = {}
+        # Where forward calls were made: by which threads, on which devices.
+        self._threads: set[int] = set()
+        self._devices: set[torch.device] = set()
+        # Hooks come from several threads where there are several devices.
+        self._lock = threading.RLock()
         self._is_active = True
 
     def watch(
@@ -126,96 +236,174 @@ class GradientWatcher:
         done: OnGradients,
     ) -> None:
         """Call `done` with the gradients of the outputs and of the inputs when they are known."""
-        roots: dict[_Node, list[_Output]] = defaultdict(list)
-        skippable: set[_Node] = set()
-        for position, tensor in enumerate(outputs):
-            node = tensor.grad_fn if tensor.requires_grad else None
-            if node is None or not _is_new(node, start):
-                continue
-            roots[node].append((tensor.output_nr, position, None))
-            base = tensor._base
-            if base is not None and base.grad_fn is not None and _is_new(base.grad_fn, start):
-                # Should somebody write into this view later, its node is replaced and never fires;
-                # then the gradient of its base says the same.
-                roots[base.grad_fn].append((base.output_nr, position, _geometry_of(tensor)))
-                skippable.add(node)
+        roots = _roots(outputs, edges, start)
         if not roots:
             return
-        leaving = _edges_to_inputs(list(roots), edges, start)
-        nodes = {*roots, *leaving}
-        awaited = len(nodes - (skippable - leaving.keys()))
-        collected = _Collected(len(outputs), edges, awaited, done)
-        self._collected.append(collected)
+        edges.settle(outputs)
+        leaving = _edges_to_inputs(roots, edges, start)
+        if torch._C._current_graph_task_id() == _NO_PASS:
+            self._threads.add(threading.get_ident())
+            for tensor in outputs:
+                self._devices.add(tensor.device)
+        nodes = roots.keys() | leaving.keys()
+        call = _Call(name, start, len(nodes), len(outputs), edges, done)
         for node in nodes:
-            is_awaited = node not in skippable or node in leaving
-            self._hook(
-                name, node, collected, roots.get(node, []), leaving.get(node, []), is_awaited
-            )
+            self._hook(call, node, roots.get(node, ()), leaving.get(node, ()))
 
     def close(self) -> None:
         """Remove every hook, and hand over what came in of calls that did not complete."""
-        self._is_active = False
-        for collected in self._collected:
-            if collected.has_fired and collected.missing > 0:
-                collected.finish()
-        self._collected.clear()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        with self._lock:
+            for task in list(self._open):
+                self._end_pass(task)
+            self._is_active = False
+            for handle in self._handles:
+                handle.remove()
+            self._handles.clear()
 
     def _hook(
-        self,
-        name: str,
-        node: _Node,
-        collected: _Collected,
-        outputs: list[_Output],
-        inputs: list[tuple[int, list[int]]],
-        is_awaited: bool,
+        self, call: _Call, node: _Node, outputs: Sequence[_Output], inputs: Sequence[_Input]
     ) -> None:
-        def on_backward(
-            grad_inputs: Sequence[torch.Tensor | None], grad_outputs: Sequence[torch.Tensor | None]
-        ) -> None:
-            if not self._is_active or collected.missing < 0:
-                return
+        number = node._sequence_nr()
+
+        def on_backward(grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
             try:
-                with torch.no_grad(), torch._C.DisableTorchFunction():
-                    collected.fire(outputs, inputs, grad_inputs, grad_outputs, is_awaited)
+                with self._lock, torch._C.DisableTorchFunction():
+                    if not self._is_active or not self._begins(call, number):
+                        return
+                    if torch.is_grad_enabled():
+                        with torch.no_grad():
+                            call.collect(outputs, inputs, grad_inputs, grad_outputs)
+                    else:
+                        call.collect(outputs, inputs, grad_inputs, grad_outputs)
+                    if not call.missing:
+                        self._finish(call)
             except Exception as err:  # noqa: BLE001 - counted and told by the recorder
-                self._on_failure(name, err)
+                self._on_failure(call.name, err)
 
         self._handles.append(node.register_hook(on_backward))
 
+    def _begins(self, call: _Call, number: int) -> bool:
+        """Whether gradients of a call are wanted in the pass that is running now."""
+        task = torch._C._current_graph_task_id()
+        opened = self._open.get(task)
+        # A pass runs nodes from the newest to the oldest: whatever is newer than this is over. That
+        # does not hold between threads, which number on their own, nor between devices.
+        if opened and len(self._threads) == len(self._devices) == 1:
+            while opened and opened[-1].start > number:
+                self._finish(opened[-1])
+        if call.task == task:
+            return call.done is not None
+        if call.task != _NO_PASS:
+            # A second pass. The first may have ended in an exception, half way.
+            self._finish(call)
+            call.task = task
+            self.passed_over += 1
+            return False
+        call.task = task
+        if call.nodes > 1:
+            if opened is None:
+                opened = self._open[task] = []
+                end = functools.partial(self._end_pass, task)
+                torch.autograd.Variable._execution_engine.queue_callback(end)
+            bisect.insort(opened, call, key=_start_of)
+        return True
 
-def _geometry_of(view: torch.Tensor) -> _Geometry:
-    return view.size(), view.stride(), int(view.storage_offset())
+    def _finish(self, call: _Call) -> None:
+        done, call.done = call.done, None
+        if done is None:
+            return
+        if call.nodes > 1:
+            self._open[call.task].remove(call)
+        of_outputs, call.of_outputs = call.of_outputs, []
+        of_inputs, call.of_inputs = call.of_inputs, []
+        try:
+            done(of_outputs, of_inputs)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._on_failure(call.name, err)
+
+    def _end_pass(self, task: int) -> None:
+        """Hand over the calls that this pass left incomplete, as with an output nobody used."""
+        with self._lock, torch._C.DisableTorchFunction(), torch.no_grad():
+            opened = self._open.get(task, [])
+            while opened:
+                self._finish(opened[-1])
+            self._open.pop(task, None)
 
 
-def _cut_out(gradient: Any, geometry: _Geometry | None) -> Any:
-    """Cut the gradient of a view out of that of its base; without a geometry it is no view."""
-    if gradient is None or geometry is None or gradient.shape == geometry[0]:
-        return gradient
-    return gradient.contiguous().as_strided(*geometry)
+def _start_of(call: _Call) -> int:
+    return call.start
 
 
-def _is_new(node: _Node, start: int) -> bool:
-    number: int = node._sequence_nr()
-    return start <= number < _NEWEST
+def _is_new(node: _Node | None, start: int) -> bool:
+    """Whether a node was made since; None is the node of a leaf."""
+    return node is not None and start <= node._sequence_nr() < _NEWEST
+
+
+def _place_in_base(view: torch.Tensor) -> _View | None:
+    """Return where a view lies in its base, or None where strides cannot say it."""
+    base = view._base
+    if base is None or view.dtype != base.dtype or view.is_nested or base.is_nested:
+        return None
+    if not view.layout == base.layout == torch.strided:
+        return None
+    offset = int(view.storage_offset()) - int(base.storage_offset())
+    return _View(view.size(), view.stride(), offset, base.size(), base.stride())
+
+
+def _roots(
+    outputs: Sequence[torch.Tensor], edges: InputEdges, start: int
+) -> dict[_Node, list[_Output]]:
+    """Return the nodes that the call made last, with the outputs whose gradients they get."""
+    roots: dict[_Node, list[_Output]] = {}
+    for position, tensor in enumerate(outputs):
+        if not tensor.requires_grad:
+            continue
+        if tensor._is_view():
+            as_input = edges.view_input(tensor)
+            if as_input is not None and as_input.version == tensor._version:
+                # Handed back as it came.
+                continue
+            base = tensor._base
+            assert base is not None
+            cut = _place_in_base(tensor) if _is_new(base.grad_fn, start) else None
+            if cut is not None:
+                # Should somebody write into this view later, its node is replaced and never runs;
+                # then the gradient of its base says the same.
+                roots.setdefault(base.grad_fn, []).append((base.output_nr, position, cut))
+                if as_input is None and tensor._version:
+                    # Its base may have been written into after it was made: not to be asked.
+                    continue
+        node = tensor.grad_fn
+        if _is_new(node, start):
+            roots.setdefault(node, []).append((tensor.output_nr, position, None))
+    return roots
 
 
 def _edges_to_inputs(
-    roots: list[_Node], edges: InputEdges, start: int
-) -> dict[_Node, list[tuple[int, list[int]]]]:
+    roots: dict[_Node, list[_Output]], edges: InputEdges, start: int
+) -> dict[_Node, list[_Input]]:
     """Walk the call's own piece of the graph and find the edges that leave it towards inputs."""
-    leaving: dict[_Node, list[tuple[int, list[int]]]] = {}
+    leaving: dict[_Node, list[_Input]] = {}
+    nodes, leaves = edges.nodes, edges.leaves
+    if not nodes and not leaves:
+        return leaving
+    is_autocast = leaves and torch._C._is_any_autocast_enabled()
     pending, seen = list(roots), set(roots)
     while pending:
         node = pending.pop()
-        for number, (child, child_number) in enumerate(node.next_functions):
+        for number, edge in enumerate(node.next_functions):
+            child = edge[0]
             if child is None:
                 continue
-            positions = edges.positions_of(child, child_number)
-            if positions:
-                leaving.setdefault(node, []).append((number, positions))
+            positions = nodes.get(edge)
+            dtype = None
+            if positions is None and leaves:
+                if type(child).__name__ == "AccumulateGrad":
+                    positions = leaves.get(id(child.variable))
+                elif is_autocast:
+                    positions, dtype = edges.positions_under_cast(child)
+            if positions is not None:
+                leaving.setdefault(node, []).append((number, positions, dtype))
             elif child not in seen and _is_new(child, start):
                 seen.add(child)
                 pending.append(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,9 +48,11 @@ class ModuleWatcher:
         self._session = session
         self._is_recording = is_recording
         self._paths: dict[int, tuple[str, torch.nn.Module]] = {}
-        self._running: list[_Running] = []
+        # Each thread that calls modules is in modules of its own.
+        self._threads = threading.local()
         self._handles: list[Any] = []
-        self._gradients: dict[str, dict[str, Drafted]] = {}
+        # By module: the record that its parameters' gradients are gathered for, and those there.
+        self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
         self._hooked: set[int] = set()
         for prefix, model in models:
             self._name_all(prefix, model)
@@ -66,13 +69,22 @@ class ModuleWatcher:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._running.clear()
+        self._threads = threading.local()
         self._hooked.clear()
 
     def flush(self) -> None:
         """Record the parameter gradients that did not come in complete."""
-        for name in list(self._gradients):
-            self._session.recorder.add(name, parameters=self._gradients.pop(name))
+        for base in list(self._gradients):
+            self._add_gradients(base)
+
+    def is_watching(self, module: torch.nn.Module) -> bool:
+        """Whether calls of this module are followed now."""
+        return not self._session.is_paused
+
+    @property
+    def _running(self) -> list[_Running]:
+        running: list[_Running] = self._threads.__dict__.setdefault("running", [])
+        return running
 
     @property
     def current(self) -> str | None:
@@ -85,6 +97,8 @@ class ModuleWatcher:
             self._paths.setdefault(id(module), (full, module))
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if not self.is_watching(module):
+            return
         try:
             with torch._C.DisableTorchFunction():
                 self._enter(module, args)
@@ -114,6 +128,8 @@ class ModuleWatcher:
         )
 
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not self.is_watching(module):
+            return
         # An exception may have passed over the second hooks of modules inside this one.
         while self._running and self._running[-1].module is not module:
             self._running.pop()
@@ -126,6 +142,7 @@ class ModuleWatcher:
                     self._record(running, output)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._session.recorder.fail(str(running.call), err)
+        self._session.leave(str(running.call), running.parent)
 
     def _record(self, running: _Running, output: Any) -> None:
         name = str(running.call)
@@ -162,6 +179,10 @@ class ModuleWatcher:
             hook = self._gradient_hook(path, class_name, key, len(wanted))
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
 
+    def _add_gradients(self, base: str) -> None:
+        name, arrived = self._gradients.pop(base)
+        self._session.recorder.add(name, parameters=arrived)
+
     def _gradient_hook(self, path: str, class_name: str, key: str, count: int) -> Any:
         recorder = self._session.recorder
 
@@ -169,13 +190,17 @@ class ModuleWatcher:
             base = str(ParameterGradients(path, class_name))
             try:
                 with torch._C.DisableTorchFunction():
-                    arrived = self._gradients.setdefault(base, {})
-                    arrived[key] = recorder.draft(gradient, f"{base}.{key}")
-                    if len(arrived) == count:
-                        del self._gradients[base]
+                    if key in self._gradients.get(base, ("", {}))[1]:
+                        # The next backward pass has come, and the last lacked some parameters.
+                        self._add_gradients(base)
+                    if base not in self._gradients:
                         number = recorder.next_number(base)
                         name = str(ParameterGradients(path, class_name, number or None))
-                        recorder.add(name, parameters=arrived)
+                        self._gradients[base] = (name, {})
+                    name, arrived = self._gradients[base]
+                    arrived[key] = recorder.draft(gradient, f"{name}.{key}")
+                    if len(arrived) == count:
+                        self._add_gradients(base)
             except Exception as err:  # noqa: BLE001 - counted and told by the recorder
                 recorder.fail(base, err)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 from types import CodeType, FrameType
 
-__all__ = ["operator_at"]
+__all__ = ["instructions_of", "is_right_operand", "operator_at"]
 
 _BINARY = {
     "+": "add", "&": "and", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul",
@@ -32,7 +32,7 @@ _OLD_BINARY = {
 }  # fmt: skip
 _REFLECTED = frozenset(("add", "mul", "and", "or", "xor"))
 
-_operators: dict[CodeType, dict[int, dis.Instruction]] = {}
+_instructions: dict[CodeType, dict[int, dis.Instruction]] = {}
 _known: dict[tuple[CodeType, int, bool], str | None] = {}
 
 
@@ -75,10 +75,14 @@ def _name_of(frame: FrameType, is_other_first: bool) -> str | None:
 
 def instruction_at(frame: FrameType) -> dis.Instruction | None:
     """Return the instruction that a frame is executing."""
-    code = frame.f_code
-    if code not in _operators:
-        _operators[code] = {found.offset: found for found in dis.get_instructions(code)}
-    return _operators[code].get(frame.f_lasti)
+    return instructions_of(frame.f_code).get(frame.f_lasti)
+
+
+def instructions_of(code: CodeType) -> dict[int, dis.Instruction]:
+    """Return a code's instructions by their place, in order."""
+    if code not in _instructions:
+        _instructions[code] = {found.offset: found for found in dis.get_instructions(code)}
+    return _instructions[code]
 
 
 def is_right_operand(frame: FrameType, value: object) -> bool:
@@ -86,9 +90,8 @@ def is_right_operand(frame: FrameType, value: object) -> bool:
 
     Only an operand that was loaded by its name shows itself; for any other the answer is no.
     """
-    code = frame.f_code
-    instruction_at(frame)
-    before = [found for offset, found in _operators[code].items() if offset < frame.f_lasti]
+    instructions = instructions_of(frame.f_code)
+    before = [found for offset, found in instructions.items() if offset < frame.f_lasti]
     loads = [found for found in before[-3:] if found.opname != "CACHE"]
     if not loads or not loads[-1].opname.startswith(
         ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")

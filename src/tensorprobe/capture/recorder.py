@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from tensorprobe.capture.describe import Draft, Drafted, describe, finish
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.writer import DumpWriter
+from tensorprobe.summary.checksum import ChecksumQueue
 from tensorprobe.summary.host import to_host
 from tensorprobe.summary.statistics import StatisticsQueue
 
@@ -55,12 +54,15 @@ class Recorder:
         self._info = info
         self._tell = tell
         self._queue = StatisticsQueue()
+        self._checksums = ChecksumQueue()
         self._pending: list[_Pending] = []
         self._counts: Counter[str] = Counter()
         # Drafts of tensors that are still alive, by the object's id, with their version.
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, Draft]] = {}
         self._lock = threading.RLock()
         self.failures = 0
+        # Whether the data of a value of this name is written, beside its statistics.
+        self.keeps_data: Callable[[str], bool] = lambda name: info.task == "tensor"
 
     def next_number(self, key: str) -> int:
         """Count the calls of one API or module, from 0 in each step."""
@@ -113,10 +115,16 @@ class Recorder:
                 "further failures are only counted"
             )
 
+    def forget_tensors(self) -> None:
+        """Trust no tensor's version any longer: somebody wrote without raising it."""
+        with self._lock:
+            self._seen.clear()
+
     def flush(self) -> None:
         """Fetch all numbers and write every pending record."""
         with self._lock:
             self._queue.fetch()
+            self._checksums.fetch()
             pending, self._pending = self._pending, []
             for record in pending:
                 self._writer.write(self._finish(record), stack=record.stack, parent=record.parent)
@@ -146,10 +154,14 @@ class Recorder:
             version = -1 if tensor.is_inference() else tensor._version
             seen = self._seen.get(id(tensor))
             # An id is handed out again once its object is gone, and the data may have changed.
-            if seen is not None and seen[0]() is tensor and seen[1] == version != -1:
+            is_seen = seen is not None and seen[0]() is tensor and seen[1] == version != -1
+            keeps_data = self.keeps_data(full_name)
+            if seen is not None and is_seen and (seen[2].data_name is not None or not keeps_data):
                 draft = replace(seen[2], requires_grad=tensor.requires_grad)
                 if draft.data_name is not None:
-                    draft.data_name = self._writer.link_tensor(full_name, draft.data_name)
+                    draft.data_name = (
+                        self._writer.link_tensor(full_name, draft.data_name) if keeps_data else None
+                    )
                 return draft
             if len(self._seen) >= _MOST_PENDING:
                 self._seen = {
@@ -163,15 +175,9 @@ class Recorder:
         draft = Draft(
             self._queue.ask(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad
         )
-        wants_checksum = self.config.summary_mode == "md5"
-        wants_data = self._info.task == "tensor"
-        if wants_checksum or wants_data:
-            data = to_host(tensor)
-            checksum = None
-            if wants_checksum:
-                flat = np.ascontiguousarray(data.array).reshape(-1).view(np.uint8)
-                checksum = zlib.crc32(flat.data)
-                draft.checksum = f"{checksum:08x}"
-            if wants_data:
-                draft.data_name = self._writer.save_tensor(name, data, checksum=checksum)
+        if self.config.summary_mode == "md5":
+            draft.checked = self._checksums.ask(tensor)
+        if self.keeps_data(name):
+            known = None if draft.checked is None else draft.checked.value
+            draft.data_name = self._writer.save_tensor(name, to_host(tensor), checksum=known)
         return draft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -10,11 +11,17 @@ from typing import Any, Literal
 import torch
 
 from tensorprobe.capture.apis import Api, ApiTable
+from tensorprobe.capture.collectives import CollectiveWatcher
 from tensorprobe.capture.describe import tensors_in
+from tensorprobe.capture.fast_paths import FastPathGuard
+from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
 from tensorprobe.capture.gradients import GradientWatcher, InputEdges, next_sequence_number
+from tensorprobe.capture.kernels import KernelWatcher
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.saved import SavedValues
+from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
 from tensorprobe.config import Config
 from tensorprobe.names import ApiCall, ModuleCall, parse_call
@@ -24,6 +31,10 @@ from tensorprobe.store.writer import DumpWriter, rank_folder
 __all__ = ["Session"]
 
 Models = Sequence[tuple[str, torch.nn.Module]]
+
+
+# These write running statistics without raising the tensors' version.
+_WRITES_UNSEEN = frozenset(("batch_norm", "instance_norm", "native_batch_norm"))
 
 
 class Session:
@@ -55,9 +66,21 @@ class Session:
         self.recorder = Recorder(config, self._writer, info, tell)
         self._stacks = StackReader()
         self._functions: FunctionWatcher | None = None
+        self._fast_paths: FastPathGuard | None = None
         self._modules: ModuleWatcher | None = None
         self._gradients: GradientWatcher | None = None
-        self._in_scope = not config.scope
+        self._collectives: CollectiveWatcher | None = None
+        self._kernels: KernelWatcher | None = None
+        self._info = info
+        self._tell = tell
+        self.calls = CallFilter(config)
+        self.recorder.keeps_data = self.calls.keeps_data
+        self.module_dump = ModuleDump(self)
+        # Whether nothing is recorded now but what a module_dump asked for.
+        self.is_paused = False
+        self._inside_custom: set[int] = set()
+        self._saved: SavedValues | None = None
+        self._saved_recorder = self.recorder
 
     def open(self, models: Models) -> None:
         """Turn the watchers on."""
@@ -66,74 +89,163 @@ class Session:
         if level in ("L0", "mix"):
             self._modules = ModuleWatcher(self, models, is_recording=True)
             self._modules.open()
-        if level in ("L1", "mix"):
+        if level in ("L1", "L2", "mix"):
             self._functions = FunctionWatcher(self)
             self._functions.__enter__()  # type: ignore[no-untyped-call]
+            self._fast_paths = FastPathGuard(self._functions)
+            self._fast_paths.open()
+        if level in ("L1", "mix"):
+            self._collectives = CollectiveWatcher(self)
+            self._collectives.open()
+        if level == "L2":
+            self._kernels = KernelWatcher(self)
+            self._kernels.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
+        if self._kernels is not None:
+            self._kernels.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._kernels = None
+        if self._collectives is not None:
+            self._collectives.close()
+            self._collectives = None
+        if self._fast_paths is not None:
+            self._fast_paths.close()
+            self._fast_paths = None
         if self._functions is not None:
             self._functions.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._functions = None
+        self.module_dump.close()
         if self._modules is not None:
             self._modules.close()
             self._modules.flush()
             self._modules = None
         if self._gradients is not None:
             self._gradients.close()
+            if self._gradients.passed_over:
+                self._tell(
+                    f"{self._gradients.passed_over} calls were reached by a second backward pass; "
+                    "only the first is recorded"
+                )
             self._gradients = None
+        if self._saved is not None:
+            self._saved.close()
+            self._saved_recorder.flush()
         self.recorder.flush()
 
-    def finish(self) -> None:
-        """Close the watchers and publish the dump."""
+    def finish(self, *, rank: int | None = None, keeps_empty: bool = True) -> bool:
+        """Close the watchers and publish the dump; returns whether there is one.
+
+        Args:
+            rank: this process's rank, if it has one by now; the dump goes to its folder.
+            keeps_empty: whether a step in which nothing was recorded gets a dump.
+        """
         self.close()
-        self._writer.close()
+        if self._writer.is_empty and not keeps_empty:
+            self._writer.discard()
+            return False
+        if (first := self.calls.unseen_scope) is not None:
+            self._tell(
+                f"step {self._info.step}: the scope begins with {first}, which did not come; "
+                "nothing is recorded"
+            )
+        assert self.config.dump_path is not None and self._info.step is not None
+        folder = rank_folder(self.config.dump_path, step=self._info.step, rank=rank)
+        self._writer.close(move_to=None if rank in (None, self._info.rank) else folder)
+        return True
+
+    def save(self, variable: Any, name: str, *, with_gradients: bool) -> None:
+        """Record a value that the user named."""
+        if self.config.task == "structure":
+            return
+        if self._saved is None:
+            if self.config.level != "debug":
+                writer = self._writer.for_saved_values()
+                info = replace(self._info, level="debug")
+                self._saved_recorder = Recorder(self.config, writer, info, self._tell)
+            self._saved = SavedValues(self._saved_recorder)
+        self._saved.save(variable, name, with_gradients=with_gradients)
 
     # --- what the watchers ask ---------------------------------------------------------------
 
     def wants(self, name: str, direction: Literal["forward", "backward"]) -> bool:
-        """Whether the filters let a call through."""
-        config = self.config
-        if not any(config.wants_data(direction, side) for side in ("input", "output")):
+        """Whether the filters let a call through that begins now or, backward, has come.
+
+        Asking again gives the same answer until another call comes.
+        """
+        if self.is_quiet and not name.startswith("Module."):
             return False
-        return not config.list or any(part in name for part in config.list)
+        if direction == "forward":
+            return self.calls.enter(name)
+        return self.calls.follow(name) and self.calls.reach(name)
 
     def wants_data(
         self, direction: Literal["forward", "backward"], side: Literal["input", "output"]
     ) -> bool:
         """Whether the configuration wants this part of calls."""
-        return self.config.wants_data(direction, side)
+        return self.calls.wants_part(direction, side)
+
+    def leave(self, name: str, parent: str | None) -> None:
+        """Note that a module's call is over, recorded or not; `parent` is the one around it."""
+        self._writer.place(name, parent)
+        self.calls.leave(name)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether API calls are not to be seen now: another record stands for them."""
+        return self.is_paused or (
+            bool(self._inside_custom) and threading.get_ident() in self._inside_custom
+        )
 
     def is_recomputing(self) -> bool:
         """Whether a forward call happens inside a backward pass."""
+        # Without gradients it is the backward of somebody's own Function.
         task: int = torch._C._current_graph_task_id()
-        return task != -1
+        return task != -1 and torch.is_grad_enabled()
+
+    @property
+    def current_module(self) -> str | None:
+        """The name of the module call that is running."""
+        return None if self._modules is None else self._modules.current
 
     def read_stack(self) -> tuple[Frame, ...]:
         """Return where the current call was made."""
         return self._stacks.read()
 
     def watch_call(
-        self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        api: Api,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        spelled: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     ) -> Any:
-        """Record one API call around its execution."""
+        """Record one API call around its execution; `spelled` is how its arguments are shown."""
+        if self.is_quiet:
+            return function(*args, **kwargs)
+        if self._kernels is not None:
+            return self._kernels.follow_call(api, function, args, kwargs)
         recorder = self.recorder
         number = recorder.next_number(f"{api.api_type}.{api.api_name}")
         name = str(ApiCall(api.api_type, api.api_name, number, "forward"))
         is_wanted = self.wants(name, "forward")
+        shown, shown_by_name = spelled or (args, kwargs)
         inputs = named = None
         edges = None
         start = 0
         try:
             if is_wanted and self.wants_data("forward", "input"):
-                inputs = recorder.draft_all(args, f"{name}.input")
-                named = recorder.draft_named(kwargs, f"{name}.kwargs")
+                inputs = recorder.draft_all(shown, f"{name}.input")
+                named = recorder.draft_named(shown_by_name, f"{name}.kwargs")
             if torch.is_grad_enabled():
-                edges = InputEdges(tensors_in((args, tuple(kwargs.values()))))
+                edges = InputEdges(tensors_in((shown, tuple(shown_by_name.values()))))
                 start = next_sequence_number()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         result = function(*args, **kwargs)
+        if api.api_name in _WRITES_UNSEEN:
+            recorder.forget_tensors()
         try:
             parent = None if self._modules is None else self._modules.current
             if is_wanted:
@@ -151,11 +263,30 @@ class Session:
                     stack=self.read_stack(),
                     parent=parent,
                 )
+            else:
+                self._writer.place(name, parent)
             if edges is not None:
                 self.watch_gradients(name, edges, start, tensors_in(result), parent)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
+
+    def watch_custom_call(
+        self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Record one call of a function of the user's own; calls inside it are part of it."""
+        if self.is_quiet:
+            return function(*args, **kwargs)
+        thread = threading.get_ident()
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._inside_custom.add(thread)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._inside_custom.discard(thread)
+
+        return self.watch_call(api, run, args, kwargs)
 
     def watch_gradients(
         self,
@@ -167,13 +298,15 @@ class Session:
     ) -> None:
         """Record the backward of a call when it happens."""
         backward = _backward_of(name)
-        if self._gradients is None or not self.wants(backward, "backward"):
+        if self._gradients is None or not self.calls.follow(backward):
             return
         recorder = self.recorder
 
         def done(
             of_outputs: list[torch.Tensor | None], of_inputs: list[torch.Tensor | None]
         ) -> None:
+            if not self.calls.reach(backward):
+                return
             into = out = None
             if self.wants_data("backward", "input"):
                 into = recorder.draft_all(of_outputs, f"{backward}.input")

@@ -71,6 +71,17 @@ class Claim:
         elif data.exists():
             shutil.rmtree(data)
 
+    def take_dump_of(self, other: Claim) -> None:
+        """Move the finished dump of another claimed folder here, in place of the one here.
+
+        Raises:
+            OSError: it cannot be moved, or not all of it.
+        """
+        self.remove_old_dump()
+        for name in (DATA_FOLDER, *reversed(_FILES)):
+            if (other.folder / name).exists():
+                os.replace(other.folder / name, self.folder / name)
+
 
 def claim_folder(folder: Path) -> Claim:
     """Claim a folder, or its sibling `proc{pid}` if another writer holds it.

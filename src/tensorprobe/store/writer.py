@@ -15,8 +15,8 @@ import json
 import logging
 import os
 import threading
-import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,7 @@ from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder
 from tensorprobe.store.data_folder import inside
 from tensorprobe.store.error_log import ErrorLog
+from tensorprobe.store.file_names import file_name_of, rank_folder
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
 from tensorprobe.store.leaf_encode import encode_call
@@ -39,7 +40,6 @@ from tensorprobe.tensor_data import TensorData
 __all__ = ["DumpWriter", "file_name_of", "rank_folder"]
 
 _LOG = logging.getLogger("tensorprobe")
-_LONGEST_FILE_NAME = 255
 # A disk that stays full fails at every record; the first hundred say where it began.
 _LISTED_GAPS = 100
 
@@ -57,31 +57,11 @@ def _first_line(err: Exception) -> str:
     return str(err).partition("\n")[0]
 
 
-def rank_folder(dump_path: str | PathLike[str], *, step: int, rank: int | None) -> Path:
-    """Return the folder of one rank and step.
-
-    >>> rank_folder("dump", step=2, rank=None).as_posix()
-    'dump/step2/rank'
-    """
-    return Path(dump_path) / f"step{step}" / f"rank{'' if rank is None else rank}"
-
-
-def file_name_of(name: str, suffix: str) -> str:
-    """Return the file name for a value's name; the name itself wherever a folder can hold it.
-
-    >>> file_name_of("Functional.linear.0.forward.input.0", ".pt")
-    'Functional.linear.0.forward.input.0.pt'
-    >>> file_name_of("loss/a.0.debug", ".pt")
-    'loss_a.0.debug~4cf4c32e.pt'
-    """
-    safe = name.replace("/", "_").replace("\0", "_")
-    room = _LONGEST_FILE_NAME - len(suffix)
-    if safe == name and len(os.fsencode(name)) <= room:
-        return name + suffix
-    # The checksum keeps two names apart that read the same once they are changed.
-    mark = f"~{zlib.crc32(os.fsencode(name)):08x}"
-    shortened = os.fsencode(safe)[: room - len(mark)].decode(errors="ignore")
-    return shortened + mark + suffix
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a rank folder in which nothing is left, and its step folder likewise."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 class DumpWriter:
@@ -92,6 +72,8 @@ class DumpWriter:
         info: what the dump is; its rank and step are the folder's.
         file_format: `pt`, or `npy` for the data that npy can hold.
         on_trouble: told once, in words, when something cannot be written; logs by default.
+        host: a writer whose folder this one shares: it adds debug.json to that dump, and is closed
+            with it at the latest.
 
     Attributes:
         folder: where the dump really goes: `proc{pid}` beside it if another writer has `folder`.
@@ -104,6 +86,7 @@ class DumpWriter:
         *,
         file_format: Literal["pt", "npy"] = "pt",
         on_trouble: Callable[[str], None] = _LOG.warning,
+        host: DumpWriter | None = None,
     ) -> None:
         self.folder = Path(folder)
         self._info = info
@@ -123,8 +106,14 @@ class DumpWriter:
         self._journals: dict[str, Journal] = {}
         self._is_saved_values = info.level == "debug"
         self._main = "debug.json" if self._is_saved_values else "dump.json"
+        self._placed: set[str] = set()
+        self._host = host
+        self._guests: list[DumpWriter] = []
         try:
-            self._start()
+            if host is None:
+                self._start()
+            else:
+                self._join(host)
         except OSError as err:
             self._lose("the dump", err)
 
@@ -143,6 +132,23 @@ class DumpWriter:
     def lost(self) -> int:
         """How many records and tensors could not be written."""
         return self._gap_count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written and nothing lost, here and in the writers that share this."""
+        writers = (self, *self._guests)
+        return not any(w._names or w._placed or w._data_names or w._gap_count for w in writers)
+
+    def for_saved_values(self) -> DumpWriter:
+        """Return a writer that adds saved values, in debug.json, to the dump of this one."""
+        task = "tensor" if self._info.task == "tensor" else "statistics"
+        return DumpWriter(
+            self.folder,
+            replace(self._info, level="debug", task=task),
+            file_format=self._file_format,
+            on_trouble=self._on_trouble,
+            host=self,
+        )
 
     def write(
         self, call: CallRecord, *, stack: Sequence[Frame] = (), parent: str | None = None
@@ -172,6 +178,16 @@ class DumpWriter:
                 return self._lose(call.name, err)
             self._names.add(call.name)
             return True
+
+    def place(self, name: str, parent: str | None) -> None:
+        """Add a call that is not recorded to the tree of modules, which no filter reduces."""
+        with self._lock:
+            if not self._is_mine or self._is_saved_values:
+                return
+            try:
+                self._place(name, parent)
+            except OSError as err:
+                self._lose(f"{name} in construct.json", err)
 
     def save_tensor(
         self, name: str, data: TensorData, *, checksum: int | None = None
@@ -236,14 +252,20 @@ class DumpWriter:
             return None
         return linked_name
 
-    def close(self) -> None:
-        """Publish the dump. Doing it twice does nothing."""
+    def close(self, *, move_to: Path | None = None) -> None:
+        """Publish the dump. Doing it twice does nothing.
+
+        Args:
+            move_to: the folder where it belongs, if that came out only after it was begun.
+        """
         if os.getpid() != self._process:
             return
         with self._lock:
             claim, self._claim = self._claim, None
             if claim is None:
                 return
+            for guest in self._guests:
+                guest.close()
             # One that fails does not keep the others from their names.
             for publish in (self._publish_companions, self._publish_main, self._close_log):
                 try:
@@ -252,7 +274,27 @@ class DumpWriter:
                     self._lose("the end of the dump, whose .part files stay readable,", err)
             for journal in self._journals.values():
                 journal.close()
+            if self._host is None:
+                self._leave(claim, move_to)
+
+    def discard(self) -> None:
+        """Give the folder up without a dump, for a step in which nothing was recorded."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            claim, self._claim = self._claim, None
+            if claim is None:
+                return
+            for guest in self._guests:
+                guest._claim = None
+            for writer in (self, *self._guests):
+                for journal in writer._journals.values():
+                    journal.remove()
+                    journal.close()
+            with contextlib.suppress(OSError):
+                self._close_log()
             claim.release()
+            _remove_if_empty(self.folder)
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -274,6 +316,34 @@ class DumpWriter:
             claim.release()
             raise
         self._claim = claim
+
+    def _join(self, host: DumpWriter) -> None:
+        """Write into the folder that another writer has claimed and emptied."""
+        with host._lock:
+            if host._claim is None:
+                # It could not be claimed, which the host has told.
+                return
+            self._lock, self._log, self._data_names = host._lock, host._log, host._data_names
+            self.folder = host.folder
+            self._journals[self._main] = Journal(self.folder / self._main)
+            self._journals[self._main].append(self._header())
+            self._claim = host._claim
+            host._guests.append(self)
+
+    def _leave(self, claim: Claim, move_to: Path | None) -> None:
+        try:
+            if move_to is not None and move_to != self.folder:
+                target = claim_folder(move_to)
+                target.take_dump_of(claim)
+                self.folder = target.folder
+                target.release()
+        except OSError as err:
+            self._on_trouble(
+                f"{self.folder} belongs to {move_to} and could not be moved: {err.strerror or err}"
+            )
+        claim.release()
+        if claim.folder != self.folder:
+            _remove_if_empty(claim.folder)
 
     def _open_files(self, claim: Claim) -> None:
         companions = () if self._is_saved_values else ("stack.json", "construct.json")
@@ -346,8 +416,13 @@ class DumpWriter:
                 self._stack_numbers[stack] = number
                 self._stack_names.append([])
             self._stack_names[number].append(name)
-        if self._info.level != "L1":
-            self._journals["construct.json"].append_entry(name, json.dumps(parent), indent=1)
+        self._place(name, parent)
+
+    def _place(self, name: str, parent: str | None) -> None:
+        if self._info.level == "L1" or name in self._placed:
+            return
+        self._journals["construct.json"].append_entry(name, json.dumps(parent), indent=1)
+        self._placed.add(name)
 
     def _publish_companions(self) -> None:
         if self._is_saved_values:
@@ -366,7 +441,7 @@ class DumpWriter:
         main.publish()
 
     def _close_log(self) -> None:
-        if self._log is not None:
+        if self._log is not None and self._host is None:
             self._log.close()
 
     def _publish_stacks(self) -> None:

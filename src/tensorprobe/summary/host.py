@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from tensorprobe.dtypes import DTYPES
+from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["is_plain", "to_host"]
@@ -25,14 +30,36 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and str(tensor.dtype) in DTYPES
         and not tensor.is_nested
         and tensor.device.type != "meta"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
     )
 
 
 def to_host(tensor: torch.Tensor) -> TensorData:
-    """Return a plain tensor's data on the host; waits for its device if it has another."""
+    """Return a plain tensor's data on the host; waits for its device if it has another.
+
+    What is on the host is not copied: the caller keeps the tensor while it looks.
+    """
     dtype = DTYPES[str(tensor.dtype)]
-    bits = tensor.detach().resolve_conj().resolve_neg()
+    bits = tensor.detach()
+    if bits.is_conj() or bits.is_neg():
+        bits = bits.resolve_conj().resolve_neg()
+    elif bits.device.type == "cpu":
+        return TensorData(dtype, _look_at(bits, dtype))
     if tensor.dtype in _VIEWED:
         bits = bits.view(_LENS[dtype.itemsize])
     return TensorData(dtype, bits.cpu().numpy().view(dtype.carrier))
+
+
+def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:
+    """Return a view of a tensor's memory.
+
+    Not by `.numpy()`: that forbids for good that anybody resizes the storage, as FSDP does.
+    """
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    if not tensor.numel():
+        return np.empty(shape, dtype.carrier)
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    memory = (ctypes.c_char * ((last + 1) * dtype.itemsize)).from_address(tensor.data_ptr())
+    in_bytes = tuple(stride * dtype.itemsize for stride in strides)
+    return np.ndarray(shape, dtype.carrier, memoryview(memory), 0, in_bytes)

@@ -1,0 +1,454 @@
+"""Collectives: see the calls of torch.distributed, and read their results once they are there.
+
+    call ─► inputs ─► the call itself ─┬─ complete: outputs ─► record
+                                       └─ a Work: wait() returns ─► outputs ─► record
+
+Only some of these functions tell a TorchFunctionMode of their calls, only in new torch, and with
+rearranged arguments. So this watcher exchanges the code inside the functions while it is open. The
+functions stay the objects they are: a name that was imported long before is seen, and torch's own
+comparisons, such as `op is isend` in `batch_isend_irecv`, hold. What a function calls inside itself
+belongs to its call and is not recorded again.
+
+A Work is handed on untouched. While it is open, the watcher listens at the methods of its class:
+the output is read when `wait` returns, when `is_completed` says so, or when its future is done.
+
+Not seen: what is sent without one of these functions, as by DistributedDataParallel's reducer (C++)
+and by the functional collectives under DTensor (`torch.ops._c10d_functional`); objects
+(`all_gather_object` and its like), for they hold no tensors; barriers; the inside of a compiled
+region; a vendor's function that is not written in Python. The output of a Work whose end nobody
+asks for is read when the session closes, if it is complete by then, and is left out if not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+
+from tensorprobe.capture.describe import Drafted
+from tensorprobe.names import ApiCall
+from tensorprobe.records import Frame
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.session import Session
+
+__all__ = ["CollectiveWatcher"]
+
+# Where two names are bound to one function, the first counts. A torch may lack some of them.
+_RECORDED = (
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "batch_isend_irecv",
+    "broadcast",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "reduce",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "_all_gather_base",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_single",
+    "_reduce_scatter_base",
+    "all_to_all",
+    "all_to_all_single",
+)
+# These send pickled bytes with the functions above.
+_PASSED_OVER = (
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "recv_object_list",
+    "scatter_object_list",
+    "send_object_list",
+)
+# Who asks one of these hears of the end of a Work or of its future.
+_TELLING = ("wait", "is_completed", "done", "get_future")
+
+_Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call, from its inputs until its outputs can be read."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    is_wanted: bool = False
+    inputs: tuple[Drafted, ...] | None = None
+    named: Mapping[str, Drafted] | None = None
+    stack: tuple[Frame, ...] = ()
+    parent: str | None = None
+    is_recompute: bool = False
+    # The numbers of the Works that are not complete: a batch has several.
+    missing: set[int] = field(default_factory=set)
+    is_over: bool = False
+    keys: list[int] = field(default_factory=list)
+    # Held while outputs are read, so that who waited for them cannot overwrite them meanwhile.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A Work or its future, and the calls that it ends; with each, which of its Works it is."""
+
+    handle: Any
+    calls: list[tuple[_Call, int]] = field(default_factory=list)
+
+
+class _Thread(threading.local):
+    """What one thread is in the middle of."""
+
+    is_inside = False
+    coalesced: list[_Call] | None = None
+
+
+class CollectiveWatcher:
+    """Records the calls of torch.distributed between `open` and `close`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._thread = _Thread()
+        self._diversions: dict[int, _Diversion] = {}
+        self._listening: dict[tuple[type, str], Any] = {}
+        self._awaited: dict[int, _Awaited] = {}
+        self._is_open = False
+
+    def open(self) -> None:
+        """Start watching; a process group may also come later."""
+        if not torch.distributed.is_available():
+            return
+        self._is_open = True
+        for name in _RECORDED:
+            self._divert(name, functools.partial(self._watch, name))
+        for name in _PASSED_OVER:
+            self._divert(name, self._pass_over)
+        self._divert("_coalescing_manager", self._watch_coalescing)
+
+    def close(self) -> None:
+        """Put back every function and method; record what is complete of the rest."""
+        self._is_open = False
+        for diversion in self._diversions.values():
+            diversion.end()
+        self._diversions.clear()
+        for (owner, method), before in self._listening.items():
+            setattr(owner, method, before)
+        self._listening.clear()
+        for awaited in list(self._awaited.values()):
+            for call, _ in awaited.calls:
+                with call.lock:
+                    if not call.is_over:
+                        self._finish(call, is_complete=self._is_complete(call))
+        self._awaited.clear()
+
+    # --- calls -------------------------------------------------------------------------------
+
+    def _divert(self, name: str, handler: _Handler) -> None:
+        for space in (torch.distributed, torch.distributed.distributed_c10d):
+            function = getattr(space, name, None)
+            if isinstance(function, FunctionType) and id(function) not in self._diversions:
+                self._diversions[id(function)] = _Diversion(function, handler)
+
+    def _watch(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if self._thread.is_inside or self._session.is_quiet:
+            return function(*args, **kwargs)
+        call = self._begin(name, args, kwargs)
+        try:
+            result = self._pass_over(function, args, kwargs)
+        finally:
+            self._leave(call)
+        if self._thread.coalesced is None:
+            self._follow(call, result)
+        else:
+            # Nothing is sent before the block ends.
+            self._thread.coalesced.append(call)
+        return result
+
+    def _pass_over(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        was_inside, self._thread.is_inside = self._thread.is_inside, True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._thread.is_inside = was_inside
+
+    def _watch_coalescing(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        block = function(*args, **kwargs)
+        return block if self._thread.is_inside else self._follow_coalescing(block)
+
+    @contextlib.contextmanager
+    def _follow_coalescing(self, block: Any) -> Iterator[Any]:
+        calls: list[_Call] = []
+        with block as manager:
+            before, self._thread.coalesced = self._thread.coalesced, calls
+            try:
+                yield manager
+            finally:
+                self._thread.coalesced = before
+        for call in calls:
+            self._follow(call, manager.works)
+
+    def _begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        session, recorder = self._session, self._session.recorder
+        number = recorder.next_number(f"Distributed.{name}")
+        call = _Call(str(ApiCall("Distributed", name, number, "forward")), args, kwargs)
+        try:
+            with torch._C.DisableTorchFunction():
+                call.is_wanted = session.wants(call.name, "forward")
+                call.parent = session.current_module
+                if call.is_wanted:
+                    if session.wants_data("forward", "input"):
+                        call.inputs = recorder.draft_all(args, f"{call.name}.input")
+                        call.named = recorder.draft_named(kwargs, f"{call.name}.kwargs")
+                    # Innermost stands the function itself.
+                    call.stack = session.read_stack()[1:]
+                    call.is_recompute = session.is_recomputing() and _is_recomputation()
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            recorder.fail(call.name, err)
+        return call
+
+    def _leave(self, call: _Call) -> None:
+        try:
+            self._session.leave(call.name, call.parent)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._session.recorder.fail(call.name, err)
+
+    def _finish(self, call: _Call, *, is_complete: bool = True) -> None:
+        """Record a call; its outputs are read only if they are complete."""
+        session, recorder = self._session, self._session.recorder
+        call.is_over = True
+        try:
+            # A backend writes into tensors without raising their version.
+            recorder.forget_tensors()
+            if not call.is_wanted:
+                return
+            with torch._C.DisableTorchFunction():
+                outputs = None
+                if is_complete and session.wants_data("forward", "output"):
+                    # As the older tools have it: not what is returned, but what was written into.
+                    values = (*call.args, *call.kwargs.values())
+                    outputs = recorder.draft_all(values, f"{call.name}.output")
+                recorder.add(
+                    call.name,
+                    inputs=call.inputs,
+                    kwargs=call.named,
+                    outputs=outputs,
+                    is_recompute=call.is_recompute,
+                    stack=call.stack,
+                    parent=call.parent,
+                )
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            recorder.fail(call.name, err)
+
+    # --- Works and their futures -------------------------------------------------------------
+
+    def _follow(self, call: _Call, result: Any) -> None:
+        """Record a call that is complete; wait with the others until their last Work is."""
+        if not self._is_open:
+            return
+        results = result if isinstance(result, (list, tuple)) else (result,)
+        works = [work for work in results if hasattr(type(work), "wait")]
+        if not works:
+            self._finish(call)
+            return
+        call.missing.update(range(len(works)))
+        try:
+            for number, work in enumerate(works):
+                self._await(work, call, number)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._session.recorder.fail(call.name, err)
+
+    def _await(self, handle: Any, call: _Call, number: int) -> None:
+        awaited = self._awaited.setdefault(id(handle), _Awaited(handle))
+        awaited.calls.append((call, number))
+        call.keys.append(id(handle))
+        for method in _TELLING:
+            self._listen(type(handle), method)
+        if hasattr(handle, "add_done_callback"):
+            # The end of a future may be heard in C++ alone, as by DistributedDataParallel.
+            handle.add_done_callback(functools.partial(self._on_done, call, number))
+
+    def _listen(self, kind: type, method: str) -> None:
+        owner = next((base for base in kind.__mro__ if method in vars(base)), None)
+        if owner is None or (owner, method) in self._listening:
+            return
+        function = getattr(owner, method)
+
+        @_hide_from_dynamo
+        @functools.wraps(function)
+        def listening(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = function(handle, *args, **kwargs)
+            awaited = self._awaited.get(id(handle))
+            if awaited is not None:
+                for call, number in list(awaited.calls):
+                    self._hear(method, answer, call, number)
+            return answer
+
+        self._listening[(owner, method)] = vars(owner)[method]
+        setattr(owner, method, listening)
+
+    def _hear(self, method: str, answer: Any, call: _Call, number: int) -> None:
+        try:
+            if method == "get_future":
+                self._await(answer, call, number)
+            elif method == "wait" or answer is True:
+                self._arrive(call, number)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._session.recorder.fail(call.name, err)
+
+    def _on_done(self, call: _Call, number: int, future: Any) -> None:
+        try:
+            future.value()
+        except Exception:  # noqa: BLE001 - whoever waits for the future is told of its failure
+            return
+        self._arrive(call, number)
+
+    def _arrive(self, call: _Call, number: int) -> None:
+        with call.lock:
+            call.missing.discard(number)
+            if call.missing or call.is_over:
+                return
+            self._finish(call)
+            for key in call.keys:
+                self._awaited.pop(key, None)
+
+    def _is_complete(self, call: _Call) -> bool:
+        for key in call.keys:
+            awaited = self._awaited[key]
+            handle = awaited.handle
+            try:
+                ask = getattr(handle, "is_completed", None) or handle.done
+                if ask():
+                    # Returns at once, and tells whether it failed.
+                    handle.wait()
+                    call.missing -= {number for other, number in awaited.calls if other is call}
+            except Exception:  # noqa: BLE001 - whoever waits for the Work is told of its failure
+                return False
+        return not call.missing
+
+
+class _Diversion:
+    """Sends the calls of one function to a handler, while the function stays the same object."""
+
+    def __init__(self, function: FunctionType, handler: _Handler) -> None:
+        self._function = function
+        self._code = function.__code__
+        original = FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+
+        divert = _hide_from_dynamo(functools.partial(handler, original))
+        template = _diverting_code(len(self._code.co_freevars))
+        function.__code__ = template.replace(
+            co_consts=tuple(divert if c == _DIVERT else c for c in template.co_consts),
+            # Dynamo goes by it: it does not compile frames of torch.distributed.
+            co_filename=self._code.co_filename,
+            co_firstlineno=self._code.co_firstlineno,
+            co_name=function.__name__,
+        )
+        self._was_disabled = function.__dict__.get(_DISABLED)
+        function.__dict__[_DISABLED] = True
+
+    def end(self) -> None:
+        """Give the function its own code again."""
+        self._function.__code__ = self._code
+        if self._was_disabled is None:
+            del self._function.__dict__[_DISABLED]
+
+
+_DIVERT = "divert"
+# What Dynamo does not trace into; those functions that it replaces as a whole it still does.
+_DISABLED = "_torchdynamo_disable"
+
+
+@functools.cache
+def _diverting_code(cells: int) -> CodeType:
+    """Return code that calls its constant `_DIVERT`, which is still to be put in.
+
+    A function keeps its globals and its closure, so the way to the handler must lie in the code
+    itself, and the code must have as many free variables as the one it stands in for.
+    """
+    names = "".join(f"cell{number}, " for number in range(cells))
+    source = (
+        f"def outer({names}):\n"
+        "  def inner(*args, **kwargs):\n"
+        f"    ({names})\n"
+        f"    divert = {_DIVERT!r}\n"
+        "    return divert(args, kwargs)\n"
+    )
+    code = compile(source, __file__, "exec", dont_inherit=True)
+    for _ in range(2):
+        code = next(const for const in code.co_consts if isinstance(const, CodeType))
+    return code
+
+
+def _hide_from_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep torch.compile from compiling what runs inside a function, and the function itself.
+
+    `torch.compiler.disable` does so too, but takes seconds to import even if nothing is compiled.
+    """
+    dynamo: Any = torch._C._dynamo.eval_frame
+
+    def hidden(*args: Any, **kwargs: Any) -> Any:
+        before = dynamo.set_eval_frame(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            dynamo.set_eval_frame(before)
+
+    hidden.__dict__[_DISABLED] = True
+    if hasattr(dynamo, "set_code_exec_strategy"):
+        skip = dynamo._FrameAction.SKIP
+        dynamo.set_code_exec_strategy(hidden.__code__, dynamo._FrameExecStrategy(skip, skip))
+    elif hasattr(dynamo, "skip_code"):
+        dynamo.skip_code(hidden.__code__)
+    return hidden
+
+
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
+_ENGINE_FILES = (torch.autograd.__file__, torch.autograd.graph.__file__)
+
+
+def _is_recomputation() -> bool:
+    """Whether a call inside a backward pass repeats one of the forward pass.
+
+    The collectives of a backward pass proper are calls too: those of a gradient hook and those in
+    the `backward` of a function.
+    """
+    if torch.is_grad_enabled():
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename not in _ENGINE_FILES:
+        if frame.f_code.co_filename == _CHECKPOINT_FILE:
+            return True
+        frame = frame.f_back
+    return False

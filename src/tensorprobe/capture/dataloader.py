@@ -1,0 +1,49 @@
+"""Follow the iterations of torch DataLoaders: what `enable_dataloader` asks for.
+
+A DataLoader offers no hook, so the `__next__` of its iterators is replaced while a watcher is open.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import dataloader
+
+__all__ = ["DataLoaderWatcher"]
+
+_Iterator: Any = dataloader._BaseDataLoaderIter
+
+
+class DataLoaderWatcher:
+    """Tells when an iteration ends and when the next one begins.
+
+    Args:
+        on_next: called when a batch is asked for: the iteration before is over.
+        on_batch: called when the batch is there.
+    """
+
+    def __init__(self, on_next: Callable[[], None], on_batch: Callable[[], None]) -> None:
+        self._on_next = on_next
+        self._on_batch = on_batch
+        self._original: Callable[[Any], Any] | None = None
+
+    def open(self) -> None:
+        """Start watching every DataLoader of the process."""
+        original = self._original = _Iterator.__next__
+
+        @functools.wraps(original)
+        def following(iterator: Any) -> Any:
+            self._on_next()
+            batch = original(iterator)
+            self._on_batch()
+            return batch
+
+        _Iterator.__next__ = following
+
+    def close(self) -> None:
+        """Put everything back as it was; doing it twice does nothing."""
+        if self._original is not None:
+            _Iterator.__next__ = self._original
+            self._original = None

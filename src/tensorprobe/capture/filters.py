@@ -1,0 +1,245 @@
+"""Which calls are recorded: `list`, `scope`, `data_mode` and `tensor_list` in one object.
+
+    a forward call begins ─► enter: is it recorded?        a module's call is over ─► leave
+    is its backward worth a hook? ─► follow                the backward is there ─► reach
+
+A scope is a range in the order of the calls, so what it holds changes as the step goes on; a filter
+belongs to one step. The tree of modules is not filtered: it stays whole in construct.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tensorprobe.config import Config
+from tensorprobe.errors import ConfigError, NameFormatError
+from tensorprobe.names import ApiCall, ModuleCall, forward_of, parse_call
+
+__all__ = ["CallFilter"]
+
+_DIRECTIONS: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+_SIDES: tuple[Literal["input", "output"], ...] = ("input", "output")
+_REGEX = re.compile(r"name-regex\((?P<pattern>.*)\)", re.DOTALL)
+
+
+class CallFilter:
+    """Answers what one step records.
+
+    >>> calls = CallFilter(Config(list=("relu", "Torch.matmul.3.forward")))
+    >>> calls.enter("Functional.relu.0.forward"), calls.enter("Torch.matmul.2.forward")
+    (True, False)
+
+    Args:
+        config: the filters as the user wrote them.
+
+    Raises:
+        ConfigError: a `name-regex(…)` that is none, or a scope that the level cannot see.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._is_listed = _matcher("list", config.list)
+        everything = config.task == "tensor"
+        with_data = () if everything else config.tensor_list
+        self._has_data = _matcher("tensor_list", with_data, otherwise=everything)
+        # Asked for every call and every tensor.
+        self._parts = {
+            (direction, side): config.wants_data(direction, side)
+            for direction in _DIRECTIONS
+            for side in _SIDES
+        }
+        self._directions = {
+            direction: any(self._parts[direction, side] for side in _SIDES)
+            for direction in _DIRECTIONS
+        }
+        # Only there is anything inside a module, and the older tools unfold a module only there.
+        self._unfolds = bool(config.list) and config.level == "mix"
+        self._scope = _Scope(*_checked_scope(config)) if config.scope else None
+        self._running: list[_Running] = []
+        self._last_asked = ("", False)
+
+    @property
+    def unseen_scope(self) -> str | None:
+        """The call that the scope begins with, if it has not come."""
+        scope = self._scope
+        return None if scope is None or scope.has_begun else scope.first
+
+    def wants_part(
+        self, direction: Literal["forward", "backward"], side: Literal["input", "output"]
+    ) -> bool:
+        """Whether `data_mode` keeps the inputs or the outputs of one direction."""
+        return self._parts[direction, side]
+
+    def keeps_data(self, name: str) -> bool:
+        """Whether the real data of a value of this name is written, not only its statistics."""
+        return self._has_data(name)
+
+    def enter(self, name: str) -> bool:
+        """Note that a forward call begins; returns whether it is recorded.
+
+        Asking again gives the same answer until another call begins or this one is left.
+        """
+        if self._scope is None and not self._unfolds:
+            return self._directions["forward"] and self._is_listed(name)
+        if name == self._last_asked[0]:
+            return self._last_asked[1]
+        for running in reversed(self._running):
+            if running.name == name:
+                return running.is_wanted
+        in_scope = self._scope is None or self._scope.enter(name, [r.name for r in self._running])
+        is_listed = self._is_listed(name) or any(r.unfolds_forward for r in self._running)
+        is_wanted = in_scope and is_listed and self._directions["forward"]
+        self._last_asked = (name, is_wanted)
+        if _is_module(name):
+            self._running.append(
+                _Running(
+                    name,
+                    is_wanted,
+                    unfolds_forward=self._unfolds and self._is_listed(name),
+                    unfolds_backward=self._unfolds and self._is_listed(_backward_of(name)),
+                )
+            )
+        return is_wanted
+
+    def leave(self, name: str) -> None:
+        """Note that a module's forward call is over."""
+        if not any(running.name == name for running in self._running):
+            return
+        self._last_asked = ("", False)
+        # An exception may have passed over the ends of the calls inside.
+        while self._running.pop().name != name:
+            pass
+        if self._scope is not None:
+            self._scope.leave(name)
+
+    def follow(self, name: str) -> bool:
+        """Whether the backward of a call that has just run may be recorded; `name` is its own."""
+        if not self._directions["backward"]:
+            return False
+        return self._is_listed(name) or any(r.unfolds_backward for r in self._running)
+
+    def reach(self, name: str) -> bool:
+        """Note a backward call that was followed; returns whether it is recorded.
+
+        Asking again gives the same answer until another call comes.
+        """
+        if self._scope is None:
+            return True
+        if name != self._last_asked[0]:
+            self._last_asked = (name, self._scope.reach(name))
+        return self._last_asked[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A module's forward call that has begun, and whether what is inside it counts as listed."""
+
+    name: str
+    is_wanted: bool
+    unfolds_forward: bool
+    unfolds_backward: bool
+
+
+class _Scope:
+    """A range of calls, both ends complete; it opens again if its first call comes again."""
+
+    def __init__(self, first: str, last: str) -> None:
+        self.first = first
+        self.has_begun = False
+        self._last = last
+        self._is_open = False
+        # The backward of a module is over when that of all that ran inside it is, in no fixed
+        # order: what ran inside an end of the range belongs to it.
+        self._inside_first: set[str] = set()
+        self._inside_last: set[str] = set()
+        self._insides = [
+            (forward_of(end), inside)
+            for end, inside in ((first, self._inside_first), (last, self._inside_last))
+            if _is_module(end) and forward_of(end) != end
+        ]
+
+    def enter(self, name: str, around: list[str]) -> bool:
+        """Note that a call begins inside of others; returns whether it is in the range."""
+        for module, inside in self._insides:
+            if module in around:
+                inside.add(name)
+        if name == self.first:
+            self._open()
+        is_in_range = self._is_open
+        # Nothing is recorded inside an API call, but much inside a module.
+        if not _is_module(name):
+            self.leave(name)
+        return is_in_range
+
+    def leave(self, name: str) -> None:
+        """Note that a call is over."""
+        if name == self._last:
+            self._is_open = False
+
+    def reach(self, name: str) -> bool:
+        """Note a backward call; returns whether it is in the range."""
+        forward = forward_of(name) if self._insides else ""
+        if name == self.first or (not self.has_begun and forward in self._inside_first):
+            self._open()
+        is_in_range = self._is_open or (self.has_begun and forward in self._inside_last)
+        self.leave(name)
+        return is_in_range
+
+    def _open(self) -> None:
+        self._is_open = self.has_begun = True
+
+
+def _matcher(
+    field: str, entries: tuple[str, ...], *, otherwise: bool = True
+) -> Callable[[str], bool]:
+    """Turn names, parts of names and name-regex(…) into one question."""
+    parts: list[str] = []
+    patterns: list[re.Pattern[str]] = []
+    for entry in entries:
+        regex = _REGEX.fullmatch(entry)
+        if regex is None:
+            parts.append(entry)
+            continue
+        try:
+            patterns.append(re.compile(regex["pattern"]))
+        except re.error as err:
+            raise ConfigError(
+                f"{field} holds {entry!r}, wanted a regular expression in the brackets: {err}"
+            ) from err
+    if not entries:
+        return lambda name: otherwise
+    return lambda name: any(part in name for part in parts) or any(p.match(name) for p in patterns)
+
+
+def _checked_scope(config: Config) -> tuple[str, str]:
+    first, last = config.scope
+    for name in (first, last):
+        try:
+            call = parse_call(name)
+        except NameFormatError:
+            call = None
+        if not isinstance(call, (ApiCall, ModuleCall)):
+            raise ConfigError(
+                f"scope holds {name!r}, wanted the whole name of a call, such as "
+                "'Tensor.add.0.forward' or 'Module.fc1.Linear.forward.0'"
+            )
+        is_module = isinstance(call, ModuleCall)
+        if config.level == ("L1" if is_module else "L0"):
+            kind, watched = ("a module", "API calls") if is_module else ("an API", "modules")
+            raise ConfigError(
+                f"scope holds {name!r}, a call of {kind}, but level {config.level} watches "
+                f"{watched} alone; use level 'mix'"
+            )
+    return first, last
+
+
+def _is_module(name: str) -> bool:
+    return name.startswith("Module.")
+
+
+def _backward_of(name: str) -> str:
+    call = parse_call(name)
+    assert isinstance(call, (ApiCall, ModuleCall))
+    return str(replace(call, direction="backward"))

@@ -1,0 +1,246 @@
+"""L2: see every ATen operator through a TorchDispatchMode, and tell which API call it belongs to.
+
+    API call ─► follow_call: its name, and a mark on the autograd nodes that it makes
+    operator ─► its API call (forward), or the mark of the node that runs it (backward) ─► record
+
+The API calls are followed but not recorded; with a `list` only the operators of the calls that it
+names are. In construct.json the parent of an operator is its API call.
+
+What runs in a backward pass is `backward`, recomputation too. The sum of gradients that reach a
+tensor from several sides belongs to the call whose backward came last.
+
+Not seen: what one operator launches inside itself, collectives, the inside of a compiled region,
+and, with a `list`, operators that no API call stands for, as in C++ code.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tensorprobe.capture.apis import Api
+from tensorprobe.capture.describe import tensors_in
+from tensorprobe.capture.gradients import next_sequence_number
+from tensorprobe.names import ApiCall, Direction
+from tensorprobe.records import Frame
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.session import Session
+
+__all__ = ["KernelWatcher"]
+
+# The parts of the tool that read tensors; other parts call operators on behalf of the user.
+_READING = (
+    str(Path(__file__).parent.with_name("summary")),
+    str(Path(__file__).with_name("recorder.py")),
+)
+_TORCH_FOLDER = Path(torch.__file__).parent
+# torch puts these between an operator's caller and the handler of a mode.
+_BETWEEN = frozenset(
+    (str(_TORCH_FOLDER / "_compile.py"), str(_TORCH_FOLDER / "_dynamo" / "eval_frame.py"))
+)
+# What a collective wrote is not there yet when its operator returns.
+_LEFT_OUT_SPACES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"))
+# They write their running statistics although their schema does not say so.
+_SECRET_WRITERS = frozenset(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"))
+_MARK = "tensorprobe call"
+_SIDES: tuple[Literal["input"], Literal["output"]] = ("input", "output")
+# AccumulateGrad carries the largest number there is.
+_NEWEST = (1 << 64) - 1
+
+
+class _Thread(threading.local):
+    """The API call that one thread is in, and whether its operators are recorded."""
+
+    call: tuple[str, bool] | None = None
+
+
+class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operators that run while it is entered."""
+
+    # Without this torch refuses such an operator, and with it the user's call.
+    supports_higher_order_operators = True
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._session = session
+        self._thread = _Thread()
+        # Whether the operators of a call's backward are recorded.
+        self._is_wanted: dict[str, bool] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile: what it makes gives other last bits than single operators."""
+        return True
+
+    def follow_call(
+        self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an API call; the operators inside, and those of its backward, are its own."""
+        session, recorder = self._session, self._session.recorder
+        number = recorder.next_number(f"{api.api_type}.{api.api_name}")
+        name = str(ApiCall(api.api_type, api.api_name, number, "forward"))
+        backward = str(ApiCall(api.api_type, api.api_name, number, "backward"))
+        start = next_sequence_number()
+        around = self._thread.call
+        try:
+            self._thread.call = (name, session.wants(name, "forward"))
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            recorder.fail(name, err)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._thread.call = around
+        try:
+            session.calls.leave(name)
+            _mark_nodes(_roots(result, (args, kwargs), start), start, backward)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            recorder.fail(name, err)
+        return result
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        session, recorder = self._session, self._session.recorder
+        call = inputs = named = None
+        parent = None
+        try:
+            parent, is_wanted = self._find_call()
+            if is_wanted and not _is_own_doing(sys._getframe(1)):
+                call = self._name(func)
+            if call is not None and session.wants_data(call.direction, "input"):
+                inputs = recorder.draft_all(args, f"{call}.input")
+                named = recorder.draft_named(kwargs, f"{call}.kwargs")
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            recorder.fail(str(func), err)
+        result = func(*args, **kwargs)
+        if _may_write(func):
+            # The version is raised after the operator, above this mode, or never.
+            recorder.forget_tensors()
+        if call is None:
+            return result
+        try:
+            outputs = None
+            if session.wants_data(call.direction, "output"):
+                values = result if isinstance(result, (tuple, list)) else (result,)
+                outputs = recorder.draft_all(values, f"{call}.output")
+            is_forward = call.direction == "forward"
+            recorder.add(
+                str(call),
+                inputs=inputs,
+                kwargs=named,
+                outputs=outputs,
+                is_recompute=False if is_forward else None,
+                stack=_without_torch(session.read_stack()) if is_forward else (),
+                parent=parent,
+            )
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            recorder.fail(str(call), err)
+        return result
+
+    def _find_call(self) -> tuple[str | None, bool]:
+        """Return the API call that an operator belongs to, and whether that is recorded."""
+        if self._thread.call is not None:
+            return self._thread.call
+        session = self._session
+        name = _marked_call()
+        if name is None:
+            return None, not (session.config.list or session.config.scope or session.is_paused)
+        if name not in self._is_wanted:
+            self._is_wanted[name] = session.wants(name, "backward")
+        return name, self._is_wanted[name]
+
+    def _name(self, func: Any) -> ApiCall | None:
+        """Return the name of an operator's call, or None if it is not to be recorded."""
+        is_backward = torch._C._current_graph_task_id() != -1
+        direction: Direction = "backward" if is_backward else "forward"
+        session = self._session
+        api = _api_of(func)
+        if api is None or not any(session.wants_data(direction, side) for side in _SIDES):
+            return None
+        number = session.recorder.next_number(f"{api.api_type}.{api.api_name}.{direction}")
+        return ApiCall(api.api_type, api.api_name, number, direction)
+
+
+def _api_of(func: Any) -> Api | None:
+    """Name an operator: `Aten.add.Tensor`, and the default overload by the operator alone."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return Api("Custom", f"higher_order.{func.name()}")
+    space, _, name = func._schema.name.partition("::")
+    if space in _LEFT_OUT_SPACES:
+        return None
+    if func._schema.overload_name not in ("", "default"):
+        name = f"{name}.{func._schema.overload_name}"
+    if space == "aten":
+        return Api("Aten", name)
+    return Api("NPU", name) if space == "npu" else Api("Custom", f"{space}.{name}")
+
+
+def _may_write(func: Any) -> bool:
+    if not isinstance(func, torch._ops.OpOverload):
+        return True
+    return func._schema.is_mutable or func._schema.name.partition("::")[2] in _SECRET_WRITERS
+
+
+def _is_own_doing(frame: FrameType | None) -> bool:
+    """Whether the tool itself calls the operator, to read a value that the user saves."""
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_READING)
+
+
+def _without_torch(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    start = 0
+    while start < len(stack) and stack[start].path in _BETWEEN:
+        start += 1
+    return stack[start:]
+
+
+def _roots(result: Any, given: Any, start: int) -> list[Any]:
+    """Return the nodes that the results of a call come from."""
+    roots = []
+    given_ids = {id(tensor) for tensor in tensors_in(given)}
+    for tensor in tensors_in(result):
+        if not tensor.requires_grad:
+            continue
+        base = tensor._base
+        if base is not None and tensor._version:
+            # Asked for its node, a view that was written into gets a new one: too early, which
+            # changes the order of the backward pass. The base knows of the writing.
+            roots.append(base.grad_fn)
+            if id(tensor) in given_ids or _is_new(base.grad_fn, start):
+                continue
+        roots.append(tensor.grad_fn)
+    return roots
+
+
+def _is_new(node: Any, start: int) -> bool:
+    return node is not None and start <= node._sequence_nr() < _NEWEST
+
+
+def _mark_nodes(roots: list[Any], start: int, name: str) -> None:
+    """Write a call's name on the nodes that it made; the marks go with the graph."""
+    pending = [node for node in roots if _is_new(node, start)]
+    while pending:
+        node = pending.pop()
+        if _MARK not in node.metadata:
+            node.metadata[_MARK] = name
+            pending.extend(child for child, _ in node.next_functions if _is_new(child, start))
+
+
+def _marked_call() -> str | None:
+    """Return the call whose backward is running."""
+    node: Any = torch._C._current_autograd_node()
+    return None if node is None else node.metadata.get(_MARK)

@@ -1,0 +1,120 @@
+"""Start a command so that every Python process of it runs `tensorprobe.capture.script`.
+
+    train.py …           ─► python -m tensorprobe.capture.script train.py …
+    torchrun … train.py  ─► torchrun … -m tensorprobe.capture.script train.py …
+
+The options travel in one environment variable, as JSON. The command takes the place of this
+process, so that its exit code, its signals and its terminal are its own. Nothing here needs torch,
+unless a launcher's arguments have to be understood.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tensorprobe.config import load_config
+from tensorprobe.errors import ConfigError
+
+__all__ = ["OPTIONS_VARIABLE", "launch", "rewrite_command"]
+
+OPTIONS_VARIABLE = "TENSORPROBE_RUN"
+"""Where the processes find the options of `tensorprobe run`."""
+
+_SCRIPT = "tensorprobe.capture.script"
+_PYTHON = re.compile(r"python[0-9.]*")
+_LAUNCHER = ["-m", "torch.distributed.run"]
+
+
+def launch(command: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
+    """Run a script, or a launcher with one, in place of this process, and capture it.
+
+    Args:
+        command: what `rewrite_command` takes.
+        options: arguments of `load_config`.
+
+    Raises:
+        ConfigError: the options or the command cannot be used.
+    """
+    # Here, so that a mistake is told once and not by every process of a launcher.
+    load_config(**options)
+    rewritten = rewrite_command(command)
+    os.environ[OPTIONS_VARIABLE] = json.dumps(options)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(rewritten[0], rewritten)  # noqa: S606 - the user's own command
+    except OSError as err:
+        raise ConfigError(f"{rewritten[0]} cannot be started: {err.strerror}") from err
+
+
+def rewrite_command(command: Sequence[str]) -> list[str]:
+    """Let a command run its script through `tensorprobe.capture.script`.
+
+    >>> rewrite_command(["python3", "-u", "train.py", "--lr", "3"])
+    ['python3', '-u', '-m', 'tensorprobe.capture.script', 'train.py', '--lr', '3']
+
+    Args:
+        command: `train.py …`, `python train.py …`, `python -m package.train …`,
+            `torchrun … train.py …` or `python -m torch.distributed.run … train.py …`.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    words = list(command)
+    if words[:1] == ["--"]:
+        del words[0]
+    if not words:
+        raise ConfigError("there is no script to run; try: tensorprobe run train.py")
+    if Path(words[0]).name == "torchrun":
+        # Not every environment that has torch has its scripts in the path.
+        found = [words[0]] if shutil.which(words[0]) else [sys.executable, *_LAUNCHER]
+        return [*found, *_rewrite_launch(words[1:])]
+    python = sys.executable
+    flags: list[str] = []
+    if _PYTHON.fullmatch(Path(words[0]).name):
+        python = words[0]
+        flags, words = _split_flags(words[1:])
+        if words[:2] == _LAUNCHER:
+            return [python, *flags, *_LAUNCHER, *_rewrite_launch(words[2:])]
+    elif not os.path.isfile(words[0]) and words[0] != "-m":
+        raise ConfigError(
+            f"{words[0]} is no Python script, and no launcher but torchrun is known here; put "
+            "tensorprobe behind another one, as in: mpirun -n 2 tensorprobe run train.py"
+        )
+    return [python, *flags, "-m", _SCRIPT, *words]
+
+
+def _split_flags(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split the flags of `python` from the script that they stand before."""
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "-m":
+        if words[place] in ("-", "-c"):
+            raise ConfigError(f"python {words[place]} cannot be captured; give a script or -m")
+        # These two take the next word as well.
+        place += 2 if words[place] in ("-W", "-X") else 1
+    if not words[place:]:
+        raise ConfigError("there is no script to run; try: tensorprobe run python train.py")
+    return words[:place], words[place:]
+
+
+def _rewrite_launch(arguments: list[str]) -> list[str]:
+    """Let torchrun run our module, and that the script."""
+    from torch.distributed.run import get_args_parser
+
+    parsed = get_args_parser().parse_args(arguments)
+    for option in ("no_python", "run_path"):
+        if getattr(parsed, option):
+            raise ConfigError(
+                f"torchrun --{option.replace('_', '-')} cannot be captured; leave the option out"
+            )
+    script = [parsed.training_script, *parsed.training_script_args]
+    own = arguments[: len(arguments) - len(script)]
+    # Where there is a -m already, it now means our module.
+    return [*own, _SCRIPT, "-m", *script] if parsed.module else [*own, "-m", _SCRIPT, *script]

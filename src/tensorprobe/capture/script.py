@@ -1,0 +1,156 @@
+"""Capture a script that was not edited: `python -m tensorprobe.capture.script train.py …`.
+
+This is what `tensorprobe run` starts. Steps follow the optimizer: one ends when the optimizer has
+made its step, whose own work is left out, as between `stop` and `step` of an edited script.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import logging
+import os
+import runpy
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
+
+from tensorprobe.capture.debugger import PrecisionDebugger
+from tensorprobe.capture.launch import OPTIONS_VARIABLE
+from tensorprobe.config import Config, load_config
+from tensorprobe.errors import ConfigError
+
+__all__ = ["run_script"]
+
+_LOG = logging.getLogger("tensorprobe")
+
+
+def run_script(words: Sequence[str], config: Config) -> NoReturn:
+    """Run a script in this process as Python does, and capture it.
+
+    Args:
+        words: the script's path, or `-m` and a module's name, and the script's own arguments.
+        config: what to capture.
+
+    Raises:
+        ConfigError: there is no script, or the configuration cannot be used.
+        SystemExit: the script ended, with its exit code.
+    """
+    run = _prepare(list(words))
+    with ExitStack() as undo:
+        debugger = PrecisionDebugger.from_config(config)
+        undo.callback(_finish, debugger, config)
+        if not config.enable_dataloader:
+            for handle in _follow_optimizer(debugger):
+                undo.callback(handle.remove)
+            debugger.__enter__()
+        try:
+            run()
+        except Exception as err:  # noqa: BLE001 - shown as Python shows it
+            _show_error(err)
+            sys.exit(1)
+    sys.exit(0)
+
+
+def _prepare(words: list[str]) -> Callable[[], None]:
+    """Make this process look as if Python had been started with these words."""
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if words[:1] == ["-m"]:
+        if len(words) < 2:
+            raise ConfigError("-m wants the name of a module")
+        sys.argv = ["-m", *words[2:]]
+        sys.modules["__main__"] = main
+        # What `python -m` itself calls; it fills __main__, where the public one makes another.
+        return lambda: runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+    if not words or not os.path.isfile(words[0]):
+        raise ConfigError(f"there is no script {words[0] if words else 'given'}; check the path")
+    script = os.path.abspath(words[0])
+    main.__dict__.update(
+        __file__=script, __cached__=None, __loader__=SourceFileLoader("__main__", script)
+    )
+    if not getattr(sys.flags, "safe_path", False):
+        # After `python -m` this is the working directory, which is nothing to a script.
+        sys.path[0] = os.path.dirname(os.path.realpath(script))
+    sys.argv = words
+    # Processes that the script spawns find their way to it through this.
+    sys.modules["__main__"] = main
+
+    def run() -> None:
+        with io.open_code(script) as file:
+            code = compile(file.read(), script, "exec", dont_inherit=True)
+        exec(code, main.__dict__)  # noqa: S102 - the user's own program
+
+    return run
+
+
+def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
+    """Let the steps of the run be those of its first optimizer; returns what undoes it."""
+    hooks = import_module("torch.optim.optimizer")
+    if not hasattr(hooks, "register_optimizer_step_post_hook"):
+        _LOG.warning("this torch does not tell of optimizer steps; the whole run is one step")
+        return []
+    pace: weakref.ref[Any] | None = None
+
+    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # With a closure the model runs inside the optimizer's step.
+        if kwargs.get("closure", args[1] if len(args) > 1 else None) is None:
+            debugger.is_held = True
+
+    def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal pace
+        debugger.is_held = False
+        # Of several optimizers the first that steps sets the pace, for as long as it lives.
+        if pace is None or pace() is None:
+            pace = weakref.ref(optimizer)
+        if pace() is optimizer and not debugger.is_closed:
+            debugger.step()
+
+    return [
+        hooks.register_optimizer_step_pre_hook(before),
+        hooks.register_optimizer_step_post_hook(after),
+    ]
+
+
+def _finish(debugger: PrecisionDebugger, config: Config) -> None:
+    """Close the dump, and say where it is; one process of several does."""
+    if debugger.is_closed:
+        # The script made a debugger of its own, which has taken over.
+        return
+    debugger.close()
+    count = debugger.captured_steps
+    if os.environ.get("RANK", "0") == str(config.rank[0] if config.rank else 0):
+        text = "nothing was captured"
+        if count:
+            steps = "1 step" if count == 1 else f"{count} steps"
+            text = f"captured {steps}; look with: tensorprobe show {debugger.dump_path}"
+        sys.stderr.write(f"tensorprobe: {text}\n")
+
+
+def _show_error(err: Exception) -> None:
+    """Show an error that nobody caught, without the frames of this file."""
+    traceback = err.__traceback__
+    while traceback is not None and _is_ours(traceback):
+        traceback = traceback.tb_next
+    sys.excepthook(type(err), err.with_traceback(traceback), traceback)
+
+
+def _is_ours(traceback: TracebackType) -> bool:
+    return traceback.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>")
+
+
+if __name__ == "__main__":
+    # The new __main__ replaces this one, whose functions are still running.
+    _this = sys.modules["__main__"]
+    try:
+        _options = json.loads(os.environ.pop(OPTIONS_VARIABLE, "{}"))
+        run_script(sys.argv[1:], load_config(**_options))
+    except ConfigError as err:
+        sys.stderr.write(f"tensorprobe: {err}\n")
+        sys.exit(2)

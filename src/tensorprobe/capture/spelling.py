@@ -1,0 +1,94 @@
+"""Give a call its arguments as the user wrote them.
+
+A function of torch that is written in Python hands its call over with most arguments turned into
+keywords, defaults included. How many were written in order, and which by name, stands in the
+instruction that made the call; it is read once per place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+from tensorprobe.capture.operators import instructions_of
+
+__all__ = ["as_spelled"]
+
+# From torch's hand-over up to the user's frame there are a few frames of torch.
+_MOST_FRAMES = 6
+
+Spelling = tuple[int, tuple[str, ...]]
+
+_spellings: dict[tuple[CodeType, int], Spelling | None] = {}
+
+
+def as_spelled(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments in order and by name as they were written, if that can be told.
+
+    To be called from the handler of a TorchFunctionMode.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or not kwargs:
+        return args, kwargs
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_MOST_FRAMES):
+        if frame is None or frame.f_code is code:
+            break
+        frame = frame.f_back
+    caller = None if frame is None or frame.f_code is not code else frame.f_back
+    spelling = None if caller is None else _spelling_at(caller)
+    names = _parameters_of(function)
+    if spelling is None or names is None:
+        return args, kwargs
+    count, keywords = spelling
+    # `x.split(2)` does not count its x.
+    count += names[:1] == ("self",)
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if count > len(names) or not given.keys() >= {*names[:count], *keywords}:
+        return args, kwargs
+    return tuple(given[name] for name in names[:count]), {name: given[name] for name in keywords}
+
+
+@cache
+def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Return the names of a function's parameters; None if some have none."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        return None
+    return tuple(p.name for p in parameters)
+
+
+def _spelling_at(frame: FrameType) -> Spelling | None:
+    key = (frame.f_code, frame.f_lasti)
+    if key not in _spellings:
+        _spellings[key] = _read_spelling(frame.f_code, frame.f_lasti)
+    return _spellings[key]
+
+
+def _read_spelling(code: CodeType, place: int) -> Spelling | None:
+    instructions = [found for found in instructions_of(code).values() if found.offset <= place]
+    if not instructions:
+        return None
+    call = instructions[-1]
+    before = [found for found in instructions[:-1] if found.opname not in ("CACHE", "PRECALL")]
+    last = before[-1] if before else None
+    if call.arg is None or last is None:
+        return None
+    if call.opname in ("CALL_FUNCTION_KW", "CALL_KW"):
+        keywords = last.argval
+    elif call.opname == "CALL" and last.opname == "KW_NAMES":
+        keywords = code.co_consts[last.arg or 0]
+    elif call.opname in ("CALL", "CALL_FUNCTION", "CALL_METHOD"):
+        keywords = ()
+    else:
+        # Unpacked with * or **: what was in them cannot be told.
+        return None
+    if not isinstance(keywords, tuple):
+        return None
+    return call.arg - len(keywords), keywords

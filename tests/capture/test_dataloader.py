@@ -1,0 +1,119 @@
+"""`enable_dataloader`: a capture that follows the iterations of a DataLoader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from tensorprobe import PrecisionDebugger, load_config, open_dump
+
+ORIGINAL = _BaseDataLoaderIter.__next__
+
+
+@pytest.fixture
+def loader() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.arange(12.0).reshape(6, 2)), batch_size=2)
+
+
+def follow(folder: Path, **fields: Any) -> PrecisionDebugger:
+    config = load_config(dump_path=folder, enable_dataloader=True, **fields)
+    return PrecisionDebugger.from_config(config)
+
+
+def steps(folder: Path) -> list[str]:
+    return sorted(child.name for child in folder.iterdir())
+
+
+def test_the_run_ends_after_the_last_wanted_iteration(
+    tmp_path: Path, loader: DataLoader[Any]
+) -> None:
+    follow(tmp_path, step=[0, 1])
+    seen = 0
+    with pytest.raises(Exception, match=r"^tensorprobe: exit after iteration 1$") as caught:
+        for (batch,) in loader:
+            torch.relu(batch)
+            seen += 1
+    assert type(caught.value) is Exception
+    assert seen == 2
+    assert steps(tmp_path) == ["step0", "step1"]
+    assert _BaseDataLoaderIter.__next__ is ORIGINAL
+    assert torch._C._len_torch_function_stack() == 0
+    assert "Torch.relu.0.forward" in [call.name for call in open_dump(tmp_path / "step1")]
+
+
+def test_the_loading_itself_is_not_captured(tmp_path: Path, loader: DataLoader[Any]) -> None:
+    follow(tmp_path, step=[0])
+    with pytest.raises(Exception, match="exit after iteration 0"):
+        for (batch,) in loader:
+            torch.relu(batch)
+    assert [call.name for call in open_dump(tmp_path)] == ["Torch.relu.0.forward"]
+
+
+def test_only_wanted_iterations_are_captured(tmp_path: Path, loader: DataLoader[Any]) -> None:
+    follow(tmp_path, step=[1])
+    with pytest.raises(Exception, match="exit after iteration 1"):
+        for (batch,) in loader:
+            torch.relu(batch)
+    assert steps(tmp_path) == ["step1"]
+
+
+def test_iterations_go_on_counting_in_the_next_epoch(
+    tmp_path: Path, loader: DataLoader[Any]
+) -> None:
+    follow(tmp_path, step=[2, 4])
+    with pytest.raises(Exception, match="exit after iteration 4"):
+        for _ in range(3):
+            for (batch,) in loader:
+                torch.relu(batch)
+    assert steps(tmp_path) == ["step2", "step4"]
+
+
+def test_the_last_iteration_of_a_loader_may_be_the_last_wanted(
+    tmp_path: Path, loader: DataLoader[Any]
+) -> None:
+    follow(tmp_path, step=[2])
+    with pytest.raises(Exception, match="exit after iteration 2"):
+        for (batch,) in loader:
+            torch.relu(batch)
+
+
+def test_without_steps_every_iteration_is_captured_and_the_run_goes_on(
+    tmp_path: Path, loader: DataLoader[Any]
+) -> None:
+    debugger = follow(tmp_path)
+    for (batch,) in loader:
+        torch.relu(batch)
+    assert steps(tmp_path) == ["step0", "step1", "step2"]
+    debugger.close()
+    assert _BaseDataLoaderIter.__next__ is ORIGINAL
+
+
+def test_worker_processes_are_followed_too(tmp_path: Path) -> None:
+    data = TensorDataset(torch.arange(12.0).reshape(6, 2))
+    follow(tmp_path, step=[1])
+    with pytest.raises(Exception, match="exit after iteration 1"):
+        for (batch,) in DataLoader(data, batch_size=2, num_workers=1):
+            torch.relu(batch)
+    assert steps(tmp_path) == ["step1"]
+
+
+def test_calls_by_hand_are_told_and_ignored(
+    tmp_path: Path, loader: DataLoader[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    debugger = follow(tmp_path, step=[0])
+    with pytest.raises(Exception, match="exit after iteration 0"):
+        for (batch,) in loader:
+            debugger.start()
+            torch.relu(batch)
+            debugger.stop()
+            debugger.step()
+    assert steps(tmp_path) == ["step0"]
+    assert caplog.messages == [
+        f"{name}() is ignored: enable_dataloader starts and stops by itself"
+        for name in ("start", "stop", "step")
+    ]

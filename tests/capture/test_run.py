@@ -1,0 +1,336 @@
+"""`tensorprobe run`: a script that was not edited is captured, and does not notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tensorprobe import PrecisionDebugger, open_dump
+from tensorprobe.capture.launch import rewrite_command
+from tensorprobe.capture.script import _follow_optimizer, run_script
+from tensorprobe.config import Config
+from tensorprobe.errors import ConfigError
+
+TRAIN = """\
+import multiprocessing, os, sys
+import torch
+
+def child(queue):
+    queue.put(__name__)
+
+def train():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+if __name__ == "__main__":
+    train()
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    print("child", queue.get())
+    process.join()
+    print(sys.argv, __file__, os.getcwd(), sys.path[0], sys.modules["__main__"].train is train)
+    print("TENSORPROBE_RUN" in os.environ)
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tensorprobe", "run", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=os.environ | environment,
+    )
+
+
+def plain(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=folder
+    )
+
+
+def steps(folder: Path) -> list[str]:
+    return sorted(child.name for child in folder.iterdir())
+
+
+def test_a_script_runs_as_without_us_and_is_captured(tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "train.py").write_text(TRAIN)
+    answer = run(tmp_path, "--level", "mix", "-o", "dump", "scripts/train.py", "3", "--step", "9")
+    assert answer.returncode == 3, answer.stderr
+    assert answer.stdout.splitlines() == [
+        "child __mp_main__",
+        f"['scripts/train.py', '3', '--step', '9'] {scripts / 'train.py'} {tmp_path} {scripts} "
+        "True",
+        "False",
+    ]
+    assert answer.stderr == "tensorprobe: captured 3 steps; look with: tensorprobe show dump\n"
+    assert steps(tmp_path / "dump") == ["step0", "step1", "step2"]
+    names = [call.name for call in open_dump(tmp_path / "dump/step1")]
+    assert {"Module.0.Linear.forward.0", "Functional.linear.0.backward"} <= set(names)
+    # The optimizer's own work is left out.
+    assert not any("sqrt" in name or "lerp" in name or "addc" in name for name in names)
+
+
+def test_an_error_looks_as_without_us(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("def f():\n    raise ValueError('mine')\n\nf()\n")
+    answer, expected = run(tmp_path, "fails.py"), plain(tmp_path, "fails.py")
+    assert answer.returncode == expected.returncode == 1
+    assert answer.stderr == expected.stderr + "tensorprobe: nothing was captured\n"
+    assert not list((tmp_path / "dump_path").iterdir())
+
+
+def test_a_signal_ends_the_script_as_without_us(tmp_path: Path) -> None:
+    (tmp_path / "stops.py").write_text(
+        "import os, signal, torch\ntorch.relu(torch.ones(2))\nos.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    answer = run(tmp_path, "stops.py")
+    assert answer.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in answer.stderr
+    names = [call.name for call in open_dump(tmp_path / "dump_path")]
+    assert "Torch.relu.0.forward" in names
+
+
+def test_a_module_runs_with_its_package(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(
+        "import sys, torch\n"
+        "from . import __name__ as parent\n"
+        "torch.relu(torch.ones(2))\n"
+        "print(__name__, parent, sys.argv)\n"
+    )
+    answer = run(tmp_path, "python", "-m", "package.train", "--x", PATH=_path())
+    assert answer.stdout == f"__main__ package {[str(package / 'train.py'), '--x']}\n"
+    assert "Torch.relu.0.forward" in [call.name for call in open_dump(tmp_path / "dump_path")]
+
+
+def test_the_processes_of_torchrun_are_captured_by_rank(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "model(torch.ones(1, 2))\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(model)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "print(sys.argv)\n"
+        "dist.destroy_process_group()\n"
+    )
+    options = ["--step", "0,2", "--list", "linear", "-o", "dump"]
+    launcher = ["torchrun", "--nproc-per-node", "2", "--master-port", str(_free_port())]
+    answer = run(tmp_path, *options, *launcher, "train.py", "--lr", "1", PATH=_path())
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("['train.py', '--lr', '1']") == 2
+    assert "tensorprobe: captured 2 steps; look with: tensorprobe show dump\n" in answer.stderr
+    dump = open_dump(tmp_path / "dump")
+    assert [(part.info.step, part.info.rank) for part in dump.parts] == [
+        (0, 0),
+        (0, 1),
+        (2, 0),
+        (2, 1),
+    ]
+    for part in dump.parts:
+        assert {call.name for call in part} >= {"Functional.linear.0.forward"}
+        assert all("linear" in call.name for call in part)
+
+
+# --- steps ------------------------------------------------------------------------------------
+
+
+def follow(folder: Path) -> Any:
+    debugger = PrecisionDebugger(dump_path=folder)
+    handles = _follow_optimizer(debugger)
+    debugger.__enter__()
+    return debugger, handles
+
+
+def test_the_first_of_several_optimizers_sets_the_pace(tmp_path: Path) -> None:
+    debugger, handles = follow(tmp_path)
+    weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    optimizers = [torch.optim.SGD([weight], lr=0.1) for weight in weights]
+    for _ in range(2):
+        (torch.relu(weights[0]) * torch.sigmoid(weights[1])).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    debugger.close()
+    for handle in handles:
+        handle.remove()
+    assert steps(tmp_path) == ["step0", "step1"]
+    names = [call.name for call in open_dump(tmp_path / "step1")]
+    assert names.count("Torch.relu.0.forward") == 1 and "Torch.relu.0.backward" in names
+
+
+def test_a_model_that_runs_inside_the_optimizer_is_captured(tmp_path: Path) -> None:
+    debugger, handles = follow(tmp_path)
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.tanh(weight).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    debugger.close()
+    for handle in handles:
+        handle.remove()
+    assert "Torch.tanh.0.backward" in [call.name for call in open_dump(tmp_path / "step0")]
+
+
+def test_a_debugger_of_the_script_itself_takes_over(tmp_path: Path) -> None:
+    outer, handles = follow(tmp_path / "outer")
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    inner = PrecisionDebugger(dump_path=tmp_path / "inner")
+    inner.start()
+    torch.relu(weight).sum().backward()
+    optimizer.step()
+    inner.stop()
+    inner.step()
+    for handle in handles:
+        handle.remove()
+    assert outer.is_closed
+    assert steps(tmp_path / "inner") == ["step0"]
+
+
+# --- the command line -------------------------------------------------------------------------
+
+
+SCRIPT = ["-m", "tensorprobe.capture.script"]
+
+
+@pytest.mark.parametrize(
+    ("command", "rewritten"),
+    [
+        (["{file}", "-x"], [sys.executable, *SCRIPT, "{file}", "-x"]),
+        (["--", "-m", "pkg", "-x"], [sys.executable, *SCRIPT, "-m", "pkg", "-x"]),
+        (["python3.11", "-u", "a.py"], ["python3.11", "-u", *SCRIPT, "a.py"]),
+        (["python", "-X", "dev", "-m", "p"], ["python", "-X", "dev", *SCRIPT, "-m", "p"]),
+        (
+            ["{bin}/torchrun", "--nnodes", "2", "a.py", "--nnodes", "3"],
+            ["{bin}/torchrun", "--nnodes", "2", *SCRIPT, "a.py", "--nnodes", "3"],
+        ),
+        (
+            ["{bin}/torchrun", "--standalone", "-m", "pkg.train", "-m"],
+            ["{bin}/torchrun", "--standalone", *SCRIPT, "-m", "pkg.train", "-m"],
+        ),
+        (
+            ["/nowhere/torchrun", "a.py"],
+            [sys.executable, "-m", "torch.distributed.run", *SCRIPT, "a.py"],
+        ),
+        (
+            ["python", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", "a.py"],
+            ["python", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", *SCRIPT, "a.py"],
+        ),
+    ],
+)
+def test_a_command_is_led_through_our_module(command: list[str], rewritten: list[str]) -> None:
+    def filled(words: list[str]) -> list[str]:
+        return [word.format(file=__file__, bin=Path(sys.executable).parent) for word in words]
+
+    assert rewrite_command(filled(command)) == filled(rewritten)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ([], "there is no script to run; try: tensorprobe run train.py"),
+        (["--"], "there is no script to run; try: tensorprobe run train.py"),
+        (["python", "-u"], "there is no script to run; try: tensorprobe run python train.py"),
+        (["python", "-c", "1"], "python -c cannot be captured; give a script or -m"),
+        (
+            ["accelerate", "launch", "train.py"],
+            "accelerate is no Python script, and no launcher but torchrun is known here; put "
+            "tensorprobe behind another one, as in: mpirun -n 2 tensorprobe run train.py",
+        ),
+        (
+            ["torchrun", "--no-python", "a.py"],
+            "torchrun --no-python cannot be captured; leave the option out",
+        ),
+        (
+            ["torchrun", "--run-path", "a.py"],
+            "torchrun --run-path cannot be captured; leave the option out",
+        ),
+    ],
+)
+def test_a_command_that_cannot_be_captured_is_refused(command: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewrite_command(command)
+    assert str(caught.value) == message
+
+
+def test_a_wrong_option_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('started')\n")
+    answer = run(tmp_path, "--level", "L9", "train.py")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("tensorprobe: argument level is 'L9', wanted 'L0', 'L1'")
+    answer = run(tmp_path, "python-that-is-not-there", "train.py")
+    assert answer.returncode == 2
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
+    answer = run(tmp_path, "/nowhere/python3", "train.py")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == (
+        "tensorprobe: /nowhere/python3 cannot be started: No such file or directory\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing.py"], "there is no script nothing.py; check the path"),
+        ([], "there is no script given; check the path"),
+        (["-m"], "-m wants the name of a module"),
+    ],
+)
+def test_a_script_that_is_not_there_is_told(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_script(words, Config())
+    assert str(caught.value) == message
+
+
+def test_help_has_examples_and_starting_needs_no_torch(tmp_path: Path) -> None:
+    answer = run(tmp_path, "--help")
+    assert answer.returncode == 0
+    assert "tensorprobe run --rank 0,4-6 torchrun --nproc-per-node 8 train.py" in answer.stdout
+    program = (
+        "import sys\n"
+        "from tensorprobe.capture.launch import rewrite_command\n"
+        "rewrite_command(['python', 'train.py'])\n"
+        "print(sorted({'torch', 'numpy'} & set(sys.modules)))\n"
+    )
+    assert plain(tmp_path, "-c", program).stdout == "[]\n"
+
+
+def _path() -> str:
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
