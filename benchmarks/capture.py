@@ -77,16 +77,13 @@ def main() -> None:
 
     times: dict[str, list[float]] = {name: [] for name in WAYS}
     memory: dict[str, int] = {}
-    debuggers: dict[str, PrecisionDebugger] = {}
     for round_number in range(arguments.rounds + 2):
         for name, options in WAYS.items():
             if device != "cpu":
                 torch.cuda.reset_peak_memory_stats()
-            run = bare
-            if options:
-                if name not in debuggers:
-                    debuggers[name] = make_debugger(name, options)
-                run = functools.partial(captured, debuggers[name])
+            # One debugger is current at a time; making it is not part of a step.
+            debugger = make_debugger(name, options) if options else None
+            run = bare if debugger is None else functools.partial(captured, debugger)
             seconds = time_step(run, device)
             # The first rounds compile kernels and fill caches.
             if round_number >= 2:
