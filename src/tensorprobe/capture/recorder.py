@@ -109,11 +109,10 @@ class Recorder:
     def fail(self, what: str, err: Exception) -> None:
         """Count a record that could not be made; the first one is told."""
         self.failures += 1
+        problem = f"{what} could not be recorded ({type(err).__name__}: {err})"
+        self._writer.note(problem)
         if self.failures == 1:
-            self._tell(
-                f"{what} could not be recorded ({type(err).__name__}: {err}); the run goes on, "
-                "further failures are only counted"
-            )
+            self._tell(f"{problem}; the run goes on, further failures are only counted")
 
     def forget_tensors(self) -> None:
         """Trust no tensor's version any longer: somebody wrote without raising it."""

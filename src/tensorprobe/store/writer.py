@@ -252,6 +252,19 @@ class DumpWriter:
             return None
         return linked_name
 
+    def note(self, problem: str) -> None:
+        """List something that the dump lacks, in words; the caller tells the user."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            self._gap_count += 1
+            if len(self._gaps) < _LISTED_GAPS:
+                self._gaps.append(problem)
+            if self._log is not None:
+                # Not even the list can be written: then it is in memory, and told.
+                with contextlib.suppress(OSError):
+                    self._log.add(problem)
+
     def close(self, *, move_to: Path | None = None) -> None:
         """Publish the dump. Doing it twice does nothing.
 
@@ -467,14 +480,8 @@ class DumpWriter:
         reason = (
             f"{what} could not be written: {err.strerror or err}" if err else f"{what} is left out"
         )
+        self.note(reason)
         with self._lock:
-            self._gap_count += 1
-            if len(self._gaps) < _LISTED_GAPS:
-                self._gaps.append(reason)
-            if self._log is not None:
-                # Not even the list can be written: then it is in memory, and told.
-                with contextlib.suppress(OSError):
-                    self._log.add(reason)
             is_first, self._is_told = not self._is_told, True
         if is_first:
             self._on_trouble(
