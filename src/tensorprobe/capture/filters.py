@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.config import Config
 from tensorprobe.errors import ConfigError, NameFormatError
-from tensorprobe.names import ApiCall, ModuleCall, forward_of, parse_call
+from tensorprobe.names import ApiCall, ModuleCall, backward_of, forward_of, parse_call
 
 __all__ = ["CallFilter"]
 
@@ -98,7 +98,7 @@ class CallFilter:
                     name,
                     is_wanted,
                     unfolds_forward=self._unfolds and self._is_listed(name),
-                    unfolds_backward=self._unfolds and self._is_listed(_backward_of(name)),
+                    unfolds_backward=self._unfolds and self._is_listed(backward_of(name)),
                 )
             )
         return is_wanted
@@ -237,9 +237,3 @@ def _checked_scope(config: Config) -> tuple[str, str]:
 
 def _is_module(name: str) -> bool:
     return name.startswith("Module.")
-
-
-def _backward_of(name: str) -> str:
-    call = parse_call(name)
-    assert isinstance(call, (ApiCall, ModuleCall))
-    return str(replace(call, direction="backward"))

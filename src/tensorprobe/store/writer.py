@@ -22,8 +22,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
-
 from tensorprobe._version import __version__
 from tensorprobe.errors import NameFormatError
 from tensorprobe.records import CallRecord, DumpInfo, Frame
@@ -46,11 +44,6 @@ _LISTED_GAPS = 100
 
 # What a record may hold that JSON does not: reported, never raised into a training.
 _NOT_WRITABLE = (NameFormatError, TypeError, ValueError, RecursionError)
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a numpy number; anything else as its text."""
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _first_line(err: Exception) -> str:
@@ -376,7 +369,7 @@ class DumpWriter:
             raise NameFormatError(f"{kind}, which {self._main} does not hold")
         if self._info.task == "structure":
             return None
-        return json.dumps(encode_call(call), default=_plain)
+        return encode_call(call)
 
     def _reserve(self, data_name: str) -> bool:
         """Whether a data file's name is still free in this dump."""
