@@ -8,21 +8,19 @@ A record that cannot be made is counted and told once; the run never notices.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from tensorprobe.capture.describe import Draft, Drafted, describe, finish
+from tensorprobe.capture.describe import Draft, Drafted, describe, describe_unusual
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
-from tensorprobe.summary.host import to_host
-from tensorprobe.summary.seen import SeenMemory
+from tensorprobe.summary.host import is_plain, to_host
+from tensorprobe.summary.seen import SeenMemory, SeenTensors
 from tensorprobe.summary.statistics import Measured, StatisticsQueue
 
 __all__ = ["Recorder"]
@@ -35,15 +33,8 @@ _MOST_PENDING = 4096
 _BETWEEN_LOOKS = 16
 
 
-@dataclass(slots=True)
-class _Pending:
-    name: str
-    inputs: tuple[Drafted, ...] | None
-    kwargs: Mapping[str, Drafted] | None
-    outputs: tuple[Drafted, ...] | None
-    parameters: Mapping[str, Drafted] | None
-    saved: tuple[Drafted] | None
-    is_recompute: bool | None
+class _Pending(NamedTuple):
+    call: CallRecord
     stack: tuple[Frame, ...]
     parent: str | None
     # How many statistics and checksums must have been delivered before it can be written.
@@ -67,8 +58,9 @@ class Recorder:
         self._counts: Counter[str] = Counter()
         self._with_checksums = config.summary_mode == "md5"
         self._numbers = SeenMemory[_Numbers](is_ordered=self._with_checksums)
-        # Where the data of tensors were written that are still alive, by the object's id.
-        self._files: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
+        self._drafts = SeenTensors[Draft]()
+        # The data_name of what was written.
+        self._files = SeenTensors[str]()
         self._lock = threading.RLock()
         self.failures = 0
         # Whether the data of a value of this name is written, beside its statistics; None: of none.
@@ -118,10 +110,8 @@ class Recorder:
         """Put one record at the end of the line."""
         with self._lock:
             statistics, checksums = self._statistics, self._checksums
-            pending = _Pending(
-                name, inputs, kwargs, outputs, parameters, saved, is_recompute, stack, parent,
-                statistics.asked, checksums.asked,
-            )  # fmt: skip
+            call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)
+            pending = _Pending(call, stack, parent, statistics.asked, checksums.asked)
             if not self._pending and self._is_ready(pending):
                 self._write([pending])
                 return
@@ -145,6 +135,7 @@ class Recorder:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
             self._numbers.clear()
+            self._drafts.clear()
             self._files.clear()
 
     def flush(self) -> None:
@@ -173,24 +164,18 @@ class Recorder:
 
     def _write(self, records: list[_Pending]) -> None:
         if len(records) == 1:
-            record = records[0]
-            self._writer.write(self._finish(record), stack=record.stack, parent=record.parent)
+            self._writer.write(records[0].call, stack=records[0].stack, parent=records[0].parent)
         else:
-            self._writer.write_all((self._finish(r), r.stack, r.parent) for r in records)
+            self._writer.write_all([record[:3] for record in records])
 
-    def _finish(self, record: _Pending) -> CallRecord:
-        saved = record.saved
-        return CallRecord(
-            record.name,
-            _finish_all(record.inputs),
-            _finish_named(record.kwargs),
-            _finish_all(record.outputs),
-            _finish_named(record.parameters),
-            None if saved is None else (finish(saved[0]),),
-            record.is_recompute,
-        )
-
-    def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Draft:
+    def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
+        keeps_data = self.keeps_data is not None
+        if not keeps_data:
+            known = self._drafts.find(tensor)
+            if known is not None and known.requires_grad == tensor.requires_grad:
+                return known
+        if not is_plain(tensor):
+            return describe_unusual(tensor)
         numbers = self._numbers.find(tensor)
         if numbers is None:
             measured = self._statistics.ask(tensor)
@@ -198,34 +183,24 @@ class Recorder:
             numbers = (measured, checked)
             self._numbers.keep(tensor, numbers)
         measured, checked = numbers
-        return Draft(measured, checked, tensor, self._save_data(tensor, path, checked))
+        data_name = self._save_data(tensor, path, checked) if keeps_data else None
+        draft = Draft(measured, checked, tensor, data_name)
+        if not keeps_data:
+            self._drafts.keep(tensor, draft)
+        return draft
 
     def _save_data(
         self, tensor: torch.Tensor, path: tuple[str, ...], checked: Checked | None
     ) -> str | None:
         """Write a tensor's data, if they are wanted; returns the data_name."""
-        if self.keeps_data is None:
-            return None
         name = ".".join(path)
-        if not self.keeps_data(name):
+        if self.keeps_data is None or not self.keeps_data(name):
             return None
-        version = -1 if tensor.is_inference() else tensor._version
-        known = self._files.get(id(tensor))
-        # An id is handed out again once its object is gone, and the data may have changed.
-        if known is not None and known[0]() is tensor and known[1] == version != -1:
-            return self._writer.link_tensor(name, known[2])
+        known = self._files.find(tensor)
+        if known is not None:
+            return self._writer.link_tensor(name, known)
         checksum = None if checked is None else checked.value
         data_name = self._writer.save_tensor(name, to_host(tensor), checksum=checksum)
         if data_name is not None:
-            if len(self._files) >= _MOST_PENDING:
-                self._files = {k: kept for k, kept in self._files.items() if kept[0]() is not None}
-            self._files[id(tensor)] = (weakref.ref(tensor), version, data_name)
+            self._files.keep(tensor, data_name)
         return data_name
-
-
-def _finish_all(values: tuple[Drafted, ...] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple([finish(value) for value in values])
-
-
-def _finish_named(values: Mapping[str, Drafted] | None) -> dict[str, Any] | None:
-    return None if values is None else {key: finish(value) for key, value in values.items()}

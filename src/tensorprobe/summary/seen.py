@@ -12,12 +12,42 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-__all__ = ["SeenMemory", "merged_layout"]
+__all__ = ["SeenMemory", "SeenTensors", "merged_layout"]
 
 Found = TypeVar("Found")
 
 # Past this many, those of freed memory are dropped.
 _MANY = 4096
+
+
+class SeenTensors(Generic[Found]):
+    """What was found about tensors, each known as the object it is."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[torch.Tensor], int, Found]] = {}
+        self._limit = _MANY
+
+    def find(self, tensor: torch.Tensor) -> Found | None:
+        """Return what `keep` was told about a tensor, if nobody has written into it since."""
+        entry = self._entries.get(id(tensor))
+        # An id is handed out again once its object is gone.
+        if entry is None or entry[0]() is not tensor or entry[1] != tensor._version:
+            return None
+        return entry[2]
+
+    def keep(self, tensor: torch.Tensor, found: Found) -> None:
+        """Remember what was found of a tensor as it is now."""
+        if tensor.is_inference():
+            # It has no version, so nobody knows when it changes.
+            return
+        if len(self._entries) >= self._limit:
+            self._entries = {k: e for k, e in self._entries.items() if e[0]() is not None}
+            self._limit = max(_MANY, 2 * len(self._entries))
+        self._entries[id(tensor)] = (weakref.ref(tensor), tensor._version, found)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
 
 
 class SeenMemory(Generic[Found]):

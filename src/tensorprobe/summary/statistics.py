@@ -56,9 +56,10 @@ class StatisticsQueue:
     def __init__(self) -> None:
         self.asked = 0
         self._line = BatchLine()
-        self._tables: dict[torch.device, Any] = {}
-        # Since the last batch was sent off, by device: who waits for which row.
-        self._rows: dict[torch.device, list[Measured]] = {}
+        # By the GPU's index.
+        self._tables: dict[int, Any] = {}
+        # Since the last batch was sent off: who waits for which row.
+        self._rows: dict[int, list[Measured]] = {}
         self._others: dict[torch.device, list[tuple[Measured, torch.Tensor, bool]]] = {}
         self._streams: dict[torch.device, set[int]] = {}
         self._unsent = 0
@@ -70,20 +71,23 @@ class StatisticsQueue:
 
     def ask(self, tensor: torch.Tensor) -> Measured:
         """Measure a plain tensor as it is at this moment."""
-        if not tensor.numel():
+        count = tensor.numel()
+        if not count:
             return Measured(_NOTHING)
         if tensor.is_cpu:
             return Measured(_measure_on_host(tensor))
         measured = Measured(None)
-        device = tensor.device
-        if _gpu is not None and _gpu.is_supported(tensor):
-            table = self._tables.get(device)
+        if _gpu is not None and tensor.is_cuda and tensor.dtype in _gpu.SUPPORTED and tensor.ndim:
+            index = tensor.get_device()
+            table = self._tables.get(index)
             if table is None or table.is_full:
                 self._send()
-                table = self._tables[device] = _gpu.GpuTable(device)
-            table.measure(tensor)
-            self._rows.setdefault(device, []).append(measured)
+                table = self._tables[index] = _gpu.GpuTable(tensor.device)
+                self._rows[index] = []
+            table.measure(tensor, count)
+            self._rows[index].append(measured)
         else:
+            device = tensor.device
             row = (measured, _measure_on_device(tensor), tensor.dtype is torch.bool)
             self._others.setdefault(device, []).append(row)
             if tensor.is_cuda:
@@ -110,13 +114,15 @@ class StatisticsQueue:
     def _send(self) -> None:
         """Send off everything since the last batch."""
         batches: list[Batch] = []
-        for device, rows in self._rows.items():
-            transfer, counts = self._tables[device].send()
-            batches.append(Batch(transfer, _deliver_rows(rows, counts)))
+        for index, rows in self._rows.items():
+            if rows:
+                transfer, counts = self._tables[index].send()
+                batches.append(Batch(transfer, _deliver_rows(rows, counts)))
+                self._rows[index] = []
         for device, others in self._others.items():
             transfer = Transfer(device, self._streams.pop(device, ()), _stacked(others))
             batches.append(Batch(transfer, _deliver_others(others)))
-        self._rows, self._others = {}, {}
+        self._others = {}
         self._line.add(batches, self._unsent)
         self._unsent = 0
 
