@@ -233,12 +233,14 @@ def kind_of_call(
     Raises:
         NameFormatError: it is the name of no call.
     """
-    if not text.startswith("Module."):
-        head, _, direction = text.rpartition(".")
-        api, _, number = head.rpartition(".")
-        # What a name really looks like; anything else is left to the grammar.
-        if direction in ("forward", "backward") and number.isdecimal() and "." in api:
-            return "api", "forward" if direction == "forward" else "backward"
+    # What a name really looks like; anything else is left to the grammar.
+    head, _, last = text.rpartition(".")
+    front, _, middle = head.rpartition(".")
+    if text.startswith("Module."):
+        if last.isdecimal() and middle in ("forward", "backward") and "." in front:
+            return "module", "forward" if middle == "forward" else "backward"
+    elif last in ("forward", "backward") and middle.isdecimal() and "." in front:
+        return "api", "forward" if last == "forward" else "backward"
     call = parse_call(text)
     if isinstance(call, ModuleCall):
         return "module", call.direction

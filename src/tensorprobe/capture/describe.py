@@ -1,6 +1,6 @@
 """Turn what a call was given and what it returned into values of a record.
 
-A tensor becomes a `Draft` until its statistics are known; everything else is final at once.
+A tensor becomes what the recorder makes of it; everything else is final at once.
 """
 
 from __future__ import annotations
@@ -30,52 +30,12 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.leaf_encode import EncodesItself, encode_tensor
-from tensorprobe.summary.checksum import Checked
-from tensorprobe.summary.host import PLAIN_DTYPES
-from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Draft", "Drafted", "describe", "describe_unusual", "tensors_in"]
+__all__ = ["Drafted", "describe", "describe_unusual", "tensors_in"]
 
 _DEEPEST = 20
 _LONGEST_TEXT = 200
-_DTYPE_NAMES = {dtype: str(dtype) for dtype in PLAIN_DTYPES}
 _SCALARS = frozenset((bool, int, float, complex, str))
-
-
-class Draft(EncodesItself):
-    """A tensor of a record, whose numbers may still be on their way."""
-
-    __slots__ = ("_text", "checked", "data_name", "dtype", "measured", "requires_grad", "shape")
-
-    def __init__(
-        self,
-        measured: Measured,
-        checked: Checked | None,
-        tensor: torch.Tensor,
-        data_name: str | None,
-    ) -> None:
-        self.measured = measured
-        self.checked = checked
-        self.dtype = tensor.dtype
-        self.shape = tensor.shape
-        self.requires_grad = tensor.requires_grad
-        self.data_name = data_name
-        self._text: str | None = None
-
-    def as_json(self) -> str:
-        """Return the tensor's record, now that its numbers are there."""
-        if self._text is None:
-            assert self.measured.numbers is not None, "delivered before"
-            self._text = encode_tensor(
-                _DTYPE_NAMES[self.dtype],
-                tuple(self.shape),
-                *self.measured.numbers,
-                self.requires_grad,
-                None if self.checked is None else str(self.checked),
-                self.data_name,
-            )
-        return self._text
 
 
 Drafted = Any

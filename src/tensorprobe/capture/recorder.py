@@ -8,29 +8,30 @@ A record that cannot be made is counted and told once; the run never notices.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from tensorprobe.capture.describe import Draft, Drafted, describe, describe_unusual
+from tensorprobe.capture.describe import Drafted, describe, describe_unusual
+from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
 from tensorprobe.summary.host import is_plain, to_host
-from tensorprobe.summary.seen import SeenMemory, SeenTensors
-from tensorprobe.summary.statistics import Measured, StatisticsQueue
+from tensorprobe.summary.statistics import StatisticsQueue
 
 __all__ = ["Recorder"]
 
-_Numbers = tuple[Measured, "Checked | None"]
-
 # Records wait in memory for their numbers; past this many the oldest are waited for.
 _MOST_PENDING = 4096
-# Looking whether numbers have arrived costs a little, so it is done once in so many records.
-_BETWEEN_LOOKS = 16
+# Records are written some at a time, which costs half of writing each alone; a killed process
+# loses no more than these, of no more than so many seconds.
+_TOGETHER = 32
+_LONGEST_WAIT = 0.05
 
 
 class _Pending(NamedTuple):
@@ -55,12 +56,12 @@ class Recorder:
         self._statistics = StatisticsQueue()
         self._checksums = ChecksumQueue()
         self._pending: deque[_Pending] = deque()
+        # When numbers were last looked for, and how many records have come since.
+        self._looked = time.monotonic()
+        self._unlooked = 0
         self._counts: Counter[str] = Counter()
         self._with_checksums = config.summary_mode == "md5"
-        self._numbers = SeenMemory[_Numbers](is_ordered=self._with_checksums)
-        self._drafts = SeenTensors[Draft]()
-        # The data_name of what was written.
-        self._files = SeenTensors[str]()
+        self._drafts = DraftTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()
         self.failures = 0
         # Whether the data of a value of this name is written, beside its statistics; None: of none.
@@ -112,14 +113,15 @@ class Recorder:
             statistics, checksums = self._statistics, self._checksums
             call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)
             pending = _Pending(call, stack, parent, statistics.asked, checksums.asked)
-            if not self._pending and self._is_ready(pending):
-                self._write([pending])
-                return
             self._pending.append(pending)
-            if not len(self._pending) % _BETWEEN_LOOKS:
-                statistics.poll()
-                checksums.poll()
-                self._write_ready()
+            self._unlooked += 1
+            now = time.monotonic()
+            if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
+                return
+            self._unlooked, self._looked = 0, now
+            statistics.poll()
+            checksums.poll()
+            self._write_ready()
             if len(self._pending) >= _MOST_PENDING:
                 self.flush()
 
@@ -134,9 +136,7 @@ class Recorder:
     def forget_tensors(self) -> None:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
-            self._numbers.clear()
             self._drafts.clear()
-            self._files.clear()
 
     def flush(self) -> None:
         """Fetch all numbers and write every pending record."""
@@ -160,47 +160,40 @@ class Recorder:
         while self._pending and self._is_ready(self._pending[0]):
             ready.append(self._pending.popleft())
         if ready:
-            self._write(ready)
-
-    def _write(self, records: list[_Pending]) -> None:
-        if len(records) == 1:
-            self._writer.write(records[0].call, stack=records[0].stack, parent=records[0].parent)
-        else:
-            self._writer.write_all([record[:3] for record in records])
+            self._writer.write_all([record[:3] for record in ready])
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
-        keeps_data = self.keeps_data is not None
-        if not keeps_data:
-            known = self._drafts.find(tensor)
-            if known is not None and known.requires_grad == tensor.requires_grad:
+        known = self._drafts.find(tensor)
+        if known is not None:
+            if self.keeps_data is None and known.requires_grad == tensor.requires_grad:
                 return known
-        if not is_plain(tensor):
+            measured, checked = known.measured, known.checked
+        elif not is_plain(tensor):
             return describe_unusual(tensor)
-        numbers = self._numbers.find(tensor)
-        if numbers is None:
-            measured = self._statistics.ask(tensor)
-            checked = self._checksums.ask(tensor) if self._with_checksums else None
-            numbers = (measured, checked)
-            self._numbers.keep(tensor, numbers)
-        measured, checked = numbers
-        data_name = self._save_data(tensor, path, checked) if keeps_data else None
-        draft = Draft(measured, checked, tensor, data_name)
-        if not keeps_data:
-            self._drafts.keep(tensor, draft)
+        else:
+            measured, checked = self._drafts.find_numbers(tensor) or self._measure(tensor)
+        draft = Draft(tensor, measured, checked)
+        if self.keeps_data is not None:
+            draft.data_name = self._save_data(tensor, path, known, checked)
+        self._drafts.keep(tensor, draft)
         return draft
 
+    def _measure(self, tensor: torch.Tensor) -> Numbers:
+        checked = self._checksums.ask(tensor) if self._with_checksums else None
+        return self._statistics.ask(tensor), checked
+
     def _save_data(
-        self, tensor: torch.Tensor, path: tuple[str, ...], checked: Checked | None
+        self,
+        tensor: torch.Tensor,
+        path: tuple[str, ...],
+        known: Draft | None,
+        checked: Checked | None,
     ) -> str | None:
         """Write a tensor's data, if they are wanted; returns the data_name."""
         name = ".".join(path)
         if self.keeps_data is None or not self.keeps_data(name):
             return None
-        known = self._files.find(tensor)
-        if known is not None:
-            return self._writer.link_tensor(name, known)
+        if known is not None and known.data_name is not None:
+            return self._writer.link_tensor(name, known.data_name)
         checksum = None if checked is None else checked.value
-        data_name = self._writer.save_tensor(name, to_host(tensor), checksum=checksum)
-        if data_name is not None:
-            self._files.keep(tensor, data_name)
-        return data_name
+        return self._writer.save_tensor(name, to_host(tensor), checksum=checksum)

@@ -157,11 +157,17 @@ def encode_tensor(
     finite_low: Number | None = None,
 ) -> str:
     """Return the JSON form of a tensor, from what a `TensorValue` holds."""
-    text = (
-        f'{{"type": "torch.Tensor", "dtype": {_repeated(dtype)}, "shape": {_repeated(shape)}, '
-        f'"Max": {_number(high)}, "Min": {_number(low)}, '
-        f'"Mean": {_number(mean)}, "Norm": {_number(norm)}'
-    )
+    head = _tensor_head(dtype, shape)
+    # Four finite floats, nearly always; `inf - inf` is no zero.
+    if type(high) is type(low) is type(mean) is type(norm) is float and (
+        (total := high + low + mean + norm) - total == 0.0
+    ):
+        text = f'{head}{high!r}, "Min": {low!r}, "Mean": {mean!r}, "Norm": {norm!r}'
+    else:
+        text = (
+            f'{head}{_text(high)}, "Min": {_text(low)}, '
+            f'"Mean": {_text(mean)}, "Norm": {_text(norm)}'
+        )
     if requires_grad is not None:
         text += ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
     if data_name is not None:
@@ -169,9 +175,9 @@ def encode_tensor(
     if checksum is not None:
         text += f', "md5": {_text(checksum)}'
     if finite_high is not None:
-        text += f', "Max_finite": {_number(finite_high)}'
+        text += f', "Max_finite": {_text(finite_high)}'
     if finite_low is not None:
-        text += f', "Min_finite": {_number(finite_low)}'
+        text += f', "Min_finite": {_text(finite_low)}'
     return text + "}"
 
 
@@ -187,15 +193,13 @@ def _plain(value: Any) -> Any:
 
 
 _text = json.JSONEncoder(default=_plain).encode
-# A step has few dtypes and shapes, each of them many times.
-_repeated = functools.lru_cache(maxsize=4096)(_text)
 
 
-def _number(number: Any) -> str:
-    # A finite float, nearly always; `inf - inf` is no zero.
-    if type(number) is float and number - number == 0.0:
-        return repr(number)
-    return _text(number)
+@functools.lru_cache(maxsize=4096)
+def _tensor_head(dtype: str, shape: tuple[int, ...]) -> str:
+    # A step has few dtypes and shapes, each of them many times.
+    head = {"type": "torch.Tensor", "dtype": dtype, "shape": shape}
+    return f'{_text(head)[:-1]}, "Max": '
 
 
 def _array(values: Iterable[Value]) -> str:
@@ -203,6 +207,8 @@ def _array(values: Iterable[Value]) -> str:
 
 
 def _named(values: Mapping[str, Value]) -> str:
+    if not values:
+        return "{}"
     return _object((key, encode_value(value)) for key, value in values.items())
 
 

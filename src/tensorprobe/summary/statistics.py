@@ -6,6 +6,7 @@ left on it and sent over in batches, which nobody waits for before the end.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from tensorprobe.metrics.kernel import load_kernel
 from tensorprobe.metrics.statistics import measure_array
 from tensorprobe.records import Number
 from tensorprobe.summary.host import to_host
+from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import BATCH, Batch, BatchLine, Transfer
 
 _gpu: Any
@@ -154,6 +156,12 @@ def _deliver_others(
     return deliver
 
 
+@functools.cache
+def _kernel() -> Any:
+    # Looking for it asks the environment, each time.
+    return load_kernel()
+
+
 def _measure_on_host(tensor: torch.Tensor) -> Four:
     if not tensor.ndim:
         return _single(tensor)
@@ -161,15 +169,20 @@ def _measure_on_host(tensor: torch.Tensor) -> Four:
 
 
 def _measure_small(tensor: torch.Tensor) -> Four | None:
-    """Measure the usual tensor, small and contiguous, by one call of the kernel; None for others.
+    """Measure the usual tensor, a small one, by one call of the kernel; None for others.
 
     Most tensors of a step are small, and then the way to the kernel is what costs.
     """
     name = _KERNEL_NAMES.get(tensor.dtype)
-    kernel = load_kernel()
+    kernel = _kernel()
     count = tensor.numel()
-    if kernel is None or name is None or count > _SMALL or not tensor.is_contiguous():
+    if kernel is None or name is None or count > _SMALL:
         return None
+    if not tensor.is_contiguous():
+        layout = merged_layout(tensor)
+        # Numbers have no order: a permuted tensor is read as it lies in memory.
+        if len(layout) != 1 or layout[0][0] != 1:
+            tensor = tensor.detach().contiguous()
     nans, above, below, _, high, low, sums, squares = kernel.measure(tensor.data_ptr(), count, name)
     # Squares that float64 cannot hold stand in units of their own.
     if nans or above or below or squares[0] or squares[2] or high is None or low is None:

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tensorprobe.summary.seen import merged_layout
+from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
 from tensorprobe.summary.triton_launch import Launcher
 
