@@ -2,8 +2,8 @@
 
     python benchmarks/capture.py [--device cuda] [--rounds 7]
 
-One process runs all ways in turn, so that a noisy machine disturbs all alike; the table holds
-medians. With `--device cuda` also the largest extra memory of the device.
+One process runs each way in turn with the bare step, so that a noisy machine disturbs both alike;
+the table holds medians. With `--device cuda` also the largest extra memory of the device.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import torch
 
 from tensorprobe.capture import PrecisionDebugger
 
-WAYS: dict[str, dict[str, str] | None] = {
-    "bare": None,
+WAYS: dict[str, dict[str, str]] = {
     "imported, not started": {},
     "L0": {"level": "L0"},
     "L1": {"level": "L1"},
@@ -35,14 +34,18 @@ WAYS: dict[str, dict[str, str] | None] = {
 }
 
 
-def time_step(run: Callable[[], None], device: str) -> float:
-    if device != "cpu":
-        torch.cuda.synchronize()
+def measure_step(run: Callable[[], None], device: str) -> tuple[float, int]:
+    """Return the seconds that a step takes, and the most memory of the device."""
+    if device == "cpu":
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start, 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     run()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    torch.cuda.synchronize()
+    return time.perf_counter() - start, torch.cuda.max_memory_allocated()
 
 
 def main() -> None:
@@ -75,29 +78,25 @@ def main() -> None:
         debugger.stop()
         debugger.step()
 
-    times: dict[str, list[float]] = {name: [] for name in WAYS}
-    memory: dict[str, int] = {}
-    for round_number in range(arguments.rounds + 2):
-        for name, options in WAYS.items():
-            if device != "cpu":
-                torch.cuda.reset_peak_memory_stats()
-            # One debugger is current at a time; making it is not part of a step.
-            debugger = make_debugger(name, options) if options else None
-            run = bare if debugger is None else functools.partial(captured, debugger)
-            seconds = time_step(run, device)
-            # The first rounds compile kernels and fill caches.
-            if round_number >= 2:
-                times[name].append(seconds)
-                if device != "cpu":
-                    memory[name] = torch.cuda.max_memory_allocated()
-    shutil.rmtree(folder)
-    base = statistics.median(times["bare"])
     print(f"{shape}\n{device}, torch {torch.__version__}, median of {arguments.rounds}")
-    print(f"{'':22}  {'ms':>8}  {'x bare':>7}  {'extra MB':>8}")
-    for name in WAYS:
-        median = statistics.median(times[name])
-        extra = (memory[name] - memory["bare"]) / 1e6 if memory else 0.0
-        print(f"{name:22}  {median * 1e3:8.1f}  {median / base:7.2f}  {extra:8.1f}")
+    print(f"{'':22}  {'ms':>8}  {'bare':>8}  {'x bare':>7}  {'extra MB':>8}")
+    for name, options in WAYS.items():
+        # One debugger for all its steps, as in a training; making it is not part of a step.
+        run = functools.partial(captured, make_debugger(name, options)) if options else bare
+        pairs = []
+        # The first rounds compile kernels and fill caches.
+        for round_number in range(arguments.rounds + 3):
+            # The bare step beside each, so that a noisy machine disturbs both alike.
+            pair = (measure_step(bare, device), measure_step(run, device))
+            if round_number >= 3:
+                pairs.append(pair)
+        base = statistics.median(before[0] for before, _ in pairs)
+        median = statistics.median(with_tool[0] for _, with_tool in pairs)
+        extra = max(with_tool[1] - before[1] for before, with_tool in pairs) / 1e6
+        print(
+            f"{name:22}  {median * 1e3:8.1f}  {base * 1e3:8.1f}  {median / base:7.2f}  {extra:8.1f}"
+        )
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

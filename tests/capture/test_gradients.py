@@ -654,7 +654,7 @@ def test_passes_that_are_not_recorded_are_counted() -> None:
     watcher = GradientWatcher(lambda _, err: failures.append(err))
     edges, start = InputEdges([x]), next_sequence_number()
     out = x.sin()
-    watcher.watch("sin", edges, start, [out], lambda _, of_inputs: done.append(of_inputs))
+    watcher.watch("sin", None, edges, start, [out], lambda *found: done.append(found[3]))
     for scale in (1.0, 2.0, 3.0):
         out.backward(torch.full((3,), scale), retain_graph=True)
     watcher.close()

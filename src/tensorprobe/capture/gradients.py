@@ -31,7 +31,8 @@ _NEWEST = (1 << 64) - 1
 _NO_PASS = -1
 _ACCUMULATE: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
-OnGradients = Callable[[list["torch.Tensor | None"], list["torch.Tensor | None"]], None]
+_Found = list["torch.Tensor | None"]
+OnGradients = Callable[[str, "str | None", _Found, _Found], None]
 
 
 def next_sequence_number() -> int:
@@ -166,15 +167,24 @@ class _Call:
         "nodes",
         "of_inputs",
         "of_outputs",
+        "parent",
         "start",
         "task",
         "views",
     )
 
     def __init__(
-        self, name: str, start: int, nodes: int, outputs: int, edges: InputEdges, done: OnGradients
+        self,
+        name: str,
+        parent: str | None,
+        start: int,
+        nodes: int,
+        outputs: int,
+        edges: InputEdges,
+        done: OnGradients,
     ) -> None:
         self.name = name
+        self.parent = parent
         self.start = start
         self.nodes = self.missing = nodes
         self.of_outputs: list[torch.Tensor | None] = [None] * outputs
@@ -208,6 +218,33 @@ class _Call:
         self.missing -= 1
 
 
+class _NodeHook:
+    """What a node calls in a backward pass.
+
+    One object, where a function that remembers as much would be eight: what lives from a call to
+    its backward is what the garbage collector has to walk through.
+    """
+
+    __slots__ = ("call", "inputs", "number", "outputs", "watcher")
+
+    def __init__(
+        self,
+        watcher: GradientWatcher,
+        call: _Call,
+        node: _Node,
+        outputs: Sequence[_Output],
+        inputs: Sequence[_Input],
+    ) -> None:
+        self.watcher = watcher
+        self.call = call
+        self.number: int = node._sequence_nr()
+        self.outputs = outputs
+        self.inputs = inputs
+
+    def __call__(self, grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
+        self.watcher.on_backward(self, grad_inputs, grad_outputs)
+
+
 class GradientWatcher:
     """Hooks the nodes of calls, and takes every hook away again.
 
@@ -231,12 +268,22 @@ class GradientWatcher:
     def watch(
         self,
         name: str,
+        parent: str | None,
         edges: InputEdges,
         start: int,
         outputs: Sequence[torch.Tensor],
         done: OnGradients,
     ) -> None:
-        """Call `done` with the gradients of the outputs and of the inputs when they are known."""
+        """Call `done` when the gradients of a call's outputs and inputs are known.
+
+        Args:
+            name: the name of the backward call; handed to `done`.
+            parent: the name of the module call around it; handed to `done`.
+            edges: where the gradients of the inputs go, taken before the call.
+            start: the sequence number before the call.
+            outputs: the tensors that it returned.
+            done: gets both names, the gradients of the outputs, and those of the inputs.
+        """
         roots = _roots(outputs, edges, start)
         if not roots:
             return
@@ -247,9 +294,10 @@ class GradientWatcher:
             for tensor in outputs:
                 self._devices.add(tensor.device)
         nodes = roots.keys() | leaving.keys()
-        call = _Call(name, start, len(nodes), len(outputs), edges, done)
+        call = _Call(name, parent, start, len(nodes), len(outputs), edges, done)
         for node in nodes:
-            self._hook(call, node, roots.get(node, ()), leaving.get(node, ()))
+            hook = _NodeHook(self, call, node, roots.get(node, ()), leaving.get(node, ()))
+            self._handles.append(node.register_hook(hook))
 
     def close(self) -> None:
         """Remove every hook, and hand over what came in of calls that did not complete."""
@@ -261,27 +309,22 @@ class GradientWatcher:
                 handle.remove()
             self._handles.clear()
 
-    def _hook(
-        self, call: _Call, node: _Node, outputs: Sequence[_Output], inputs: Sequence[_Input]
-    ) -> None:
-        number = node._sequence_nr()
-
-        def on_backward(grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
-            try:
-                with self._lock, torch._C.DisableTorchFunction():
-                    if not self._is_active or not self._begins(call, number):
-                        return
-                    if torch.is_grad_enabled():
-                        with torch.no_grad():
-                            call.collect(outputs, inputs, grad_inputs, grad_outputs)
-                    else:
-                        call.collect(outputs, inputs, grad_inputs, grad_outputs)
-                    if not call.missing:
-                        self._finish(call)
-            except Exception as err:  # noqa: BLE001 - counted and told by the recorder
-                self._on_failure(call.name, err)
-
-        self._handles.append(node.register_hook(on_backward))
+    def on_backward(self, hook: _NodeHook, into: _Gradients, out_of: _Gradients) -> None:
+        """Take the gradients that one node of a call hands over."""
+        call = hook.call
+        try:
+            with self._lock, torch._C.DisableTorchFunction():
+                if not self._is_active or not self._begins(call, hook.number):
+                    return
+                if torch.is_grad_enabled():
+                    with torch.no_grad():
+                        call.collect(hook.outputs, hook.inputs, into, out_of)
+                else:
+                    call.collect(hook.outputs, hook.inputs, into, out_of)
+                if not call.missing:
+                    self._finish(call)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._on_failure(call.name, err)
 
     def _begins(self, call: _Call, number: int) -> bool:
         """Whether gradients of a call are wanted in the pass that is running now."""
@@ -318,7 +361,7 @@ class GradientWatcher:
         of_outputs, call.of_outputs = call.of_outputs, []
         of_inputs, call.of_inputs = call.of_inputs, []
         try:
-            done(of_outputs, of_inputs)
+            done(call.name, call.parent, of_outputs, of_inputs)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._on_failure(call.name, err)
 
@@ -390,13 +433,14 @@ def _edges_to_inputs(
         return leaving
     is_autocast = leaves and torch._C._is_any_autocast_enabled()
     pending, seen = list(roots), set(roots)
+    # A module's piece of the graph may be long: nothing here is asked twice.
     while pending:
         node = pending.pop()
         for number, edge in enumerate(node.next_functions):
             child = edge[0]
             if child is None:
                 continue
-            positions = nodes.get(edge)
+            positions = nodes.get(edge) if nodes else None
             dtype = None
             if positions is None and leaves:
                 if type(child) is _ACCUMULATE:
@@ -405,7 +449,7 @@ def _edges_to_inputs(
                     positions, dtype = edges.positions_under_cast(child)
             if positions is not None:
                 leaving.setdefault(node, []).append((number, positions, dtype))
-            elif child not in seen and _is_new(child, start):
+            elif child not in seen and start <= child._sequence_nr() < _NEWEST:
                 seen.add(child)
                 pending.append(child)
     return leaving

@@ -311,26 +311,22 @@ class Session:
         backward = backward_of(name)
         if self._gradients is None or not self.calls.follow(backward):
             return
+        self._gradients.watch(backward, parent, edges, start, outputs, self._add_backward)
+
+    def _add_backward(
+        self,
+        name: str,
+        parent: str | None,
+        of_outputs: list[torch.Tensor | None],
+        of_inputs: list[torch.Tensor | None],
+    ) -> None:
+        if not self.calls.reach(name):
+            return
         recorder = self.recorder
-
-        def done(
-            of_outputs: list[torch.Tensor | None], of_inputs: list[torch.Tensor | None]
-        ) -> None:
-            if not self.calls.reach(backward):
-                return
-            into = out = None
-            if self._with_gradients_in:
-                into = recorder.draft_all(of_outputs, f"{backward}.input")
-            if self._with_gradients_out:
-                out = recorder.draft_all(of_inputs, f"{backward}.output")
-            recorder.add(
-                backward,
-                inputs=into,
-                outputs=out,
-                parent=None if parent is None else backward_of(parent),
-            )
-
-        self._gradients.watch(backward, edges, start, outputs, done)
+        into = recorder.draft_all(of_outputs, f"{name}.input") if self._with_gradients_in else None
+        out = recorder.draft_all(of_inputs, f"{name}.output") if self._with_gradients_out else None
+        above = None if parent is None else backward_of(parent)
+        recorder.add(name, inputs=into, outputs=out, parent=above)
 
 
 def _devices() -> tuple[str, ...]:

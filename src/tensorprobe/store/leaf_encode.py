@@ -203,7 +203,9 @@ def _tensor_head(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def _array(values: Iterable[Value]) -> str:
-    return "[" + ", ".join([encode_value(value) for value in values]) + "]"
+    # Nearly all are tensors that know their own text.
+    texts = [v.as_json() if isinstance(v, EncodesItself) else encode_value(v) for v in values]
+    return "[" + ", ".join(texts) + "]"
 
 
 def _named(values: Mapping[str, Value]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 __all__ = ["merged_layout"]
@@ -17,8 +19,14 @@ def merged_layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
     >>> merged_layout(torch.empty(5, 9)[:, :3])
     ((1, 3), (9, 5))
     """
+    return _merge(tensor.stride(), tensor.shape)
+
+
+# A step has few layouts, each of them many times.
+@functools.lru_cache(maxsize=4096)
+def _merge(strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     merged: list[tuple[int, int]] = []
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size == 1:
             continue
         if merged and merged[-1][0] * merged[-1][1] == stride:

@@ -7,7 +7,6 @@ then called as Triton's launcher would.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -80,22 +79,25 @@ class Launcher:
 
 def _quick_ways(compiled: Any) -> list[Callable[..., None]]:
     """Return functions that launch a compiled kernel as Triton's own launcher does inside."""
-    run = compiled.run
-    ways: list[Callable[..., None]] = [functools.partial(_run, compiled)]
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+
+    def by_launcher(programs: int, stream: int, *args: Any) -> None:
+        run(programs, 1, 1, stream, function, metadata, None, None, None, *args)
+
+    ways: list[Callable[..., None]] = [by_launcher]
     scratch = (getattr(run, "global_scratch_size", 1), getattr(run, "profile_scratch_size", 1))
     if hasattr(run, "launch") and scratch == (0, 0):
-        head = (compiled.function, run.launch_cooperative_grid, run.launch_pdl, None, None)
-        tail = (compiled.packed_metadata, None, None, None)
-        ways.append(functools.partial(_run_directly, run.launch, head + tail))
+        launch, is_cooperative, is_dependent = (
+            run.launch,
+            run.launch_cooperative_grid,
+            run.launch_pdl,
+        )
+
+        def directly(programs: int, stream: int, *args: Any) -> None:
+            launch(
+                programs, 1, 1, stream, function, is_cooperative, is_dependent, None, None,
+                metadata, None, None, None, *args,
+            )  # fmt: skip
+
+        ways.append(directly)
     return ways
-
-
-def _run(compiled: Any, programs: int, stream: int, *args: Any) -> None:
-    function, metadata = compiled.function, compiled.packed_metadata
-    compiled.run(programs, 1, 1, stream, function, metadata, None, None, None, *args)
-
-
-def _run_directly(
-    launch: Callable[..., None], fixed: tuple[Any, ...], programs: int, stream: int, *args: Any
-) -> None:
-    launch(programs, 1, 1, stream, *fixed, *args)
