@@ -6,16 +6,15 @@ rows, ten times slower.
 
 from __future__ import annotations
 
-import importlib
-import os
 import struct
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
+
+from tensorprobe.compiled import load_compiled
 
 __all__ = ["RowText", "load_row_text"]
 
-_SWITCH = "TENSORPROBE_NO_KERNEL"
 _FUNCTIONS = ("csv_row", "sheet_row", "float_text", "set_powers")
 
 
@@ -43,19 +42,12 @@ class RowText(Protocol):
 
 def load_row_text() -> RowText | None:
     """Return the compiled row writer, or None where it is not there or was turned off."""
-    return None if os.environ.get(_SWITCH, "") not in ("", "0") else _import_row_text()
+    writer = load_compiled("tensorprobe.report._row_text", *_FUNCTIONS)
+    return None if writer is None else _set_up(writer)
 
 
 @cache
-def _import_row_text() -> RowText | None:
-    try:
-        module = importlib.import_module("tensorprobe.report._row_text")
-    except ImportError:
-        return None
-    if not all(hasattr(module, name) for name in _FUNCTIONS):
-        # An editable install keeps the old file when _row_text.c changes.
-        return None
-    writer = cast(RowText, module)
+def _set_up(writer: RowText) -> RowText:
     writer.set_powers(_powers_of_ten())
     return writer
 

@@ -7,11 +7,10 @@ parsed call ─► _leaf_walk.c, where it is compiled and nothing in the call is
 
 from __future__ import annotations
 
-import importlib
-import os
 from functools import cache, partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.names import is_parameter_gradients
 from tensorprobe.records import DictValue, ListValue, PeerOpValue
 from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder, usual_fields
@@ -19,7 +18,6 @@ from tensorprobe.store.leaves import CallLeaves, Leaf, flat_leaf
 
 __all__ = ["LeafWalker"]
 
-_SWITCH = "TENSORPROBE_NO_KERNEL"
 _DEEPEST = 50
 # The depth of a saved value, which has no place of its own.
 _NAMELESS = -1
@@ -53,20 +51,8 @@ class _Compiled(Protocol):
         ...
 
 
-def _load_compiled() -> _Compiled | None:
-    return None if os.environ.get(_SWITCH, "") not in ("", "0") else _import_compiled()
-
-
 @cache
-def _import_compiled() -> _Compiled | None:
-    """Return the compiled walker; None where there was no compiler, or an older source."""
-    try:
-        module = importlib.import_module("tensorprobe.store._leaf_walk")
-    except ImportError:
-        return None
-    if not hasattr(module, "call_leaves") or not hasattr(module, "set_up"):
-        return None
-    compiled = cast(_Compiled, module)
+def _set_up(compiled: _Compiled) -> _Compiled:
     compiled.set_up(Leaf, CallLeaves, _INPUTS, _OUTPUTS)
     return compiled
 
@@ -89,7 +75,8 @@ class LeafWalker:
     def __init__(self, shapes: KnownShapes | None = None, *, is_saved: bool = False) -> None:
         self._shapes: KnownShapes = {} if shapes is None else shapes
         self._is_saved = is_saved
-        self._compiled = _load_compiled()
+        compiled = load_compiled("tensorprobe.store._leaf_walk", "call_leaves", "set_up")
+        self._compiled = None if compiled is None else _set_up(compiled)
 
     def call(self, name: str, raw: Any) -> CallLeaves | None:
         """Return the values of a parsed entry, or None if anything about it is unusual."""
