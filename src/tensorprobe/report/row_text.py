@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from tensorprobe.compiled import load_compiled
 
-__all__ = ["RowText", "load_row_text"]
+__all__ = ["RowText", "load_row_text", "number_texts"]
 
-_FUNCTIONS = ("csv_row", "sheet_row", "float_text", "set_powers")
+_FUNCTIONS = ("csv_row", "sheet_row", "float_texts", "set_powers")
 
 
 class RowText(Protocol):
@@ -31,8 +31,8 @@ class RowText(Protocol):
         """Return a row as a `<row>` of a sheet; `texts` knows the cells of unusual texts."""
         ...
 
-    def float_text(self, number: float, /) -> str | None:
-        """Return a finite number as `repr` does."""
+    def float_texts(self, numbers: list[float], ending: str, /) -> list[str] | None:
+        """Return finite numbers as `repr` does, each with the same ending."""
         ...
 
     def set_powers(self, table: bytes, /) -> None:
@@ -44,6 +44,17 @@ def load_row_text() -> RowText | None:
     """Return the compiled row writer, or None where it is not there or was turned off."""
     writer = load_compiled("tensorprobe.report._row_text", *_FUNCTIONS)
     return None if writer is None else _set_up(writer)
+
+
+def number_texts(numbers: list[float], ending: str = "") -> list[str]:
+    """Return many numbers as Python prints them, each with the same ending.
+
+    >>> number_texts([0.5, 1e-05, float("inf")], "%")
+    ['0.5%', '1e-05%', 'inf%']
+    """
+    compiled = load_row_text()
+    texts = None if compiled is None else compiled.float_texts(numbers, ending)
+    return [f"{number}{ending}" for number in numbers] if texts is None else texts
 
 
 @cache
