@@ -1,0 +1,83 @@
+"""Write a table as CSV: UTF-8, lines that end in LF, numbers as Python prints them.
+
+A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers, also those
+in a text such as `-inf`, stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from itertools import islice
+
+from tensorprobe.report.row_text import load_row_text
+from tensorprobe.report.table import Cell, Table, new_report
+
+__all__ = ["write_csv"]
+
+_ROWS_PER_WRITE = 2000
+# What starts a formula in one spreadsheet or another.
+_FORMULA_STARTS = frozenset("=+-@\t\r")
+_QUOTED = re.compile(r'[",\r\n]')
+_SPECIAL = re.compile(r'[",\r\n\0]')
+
+
+def write_csv(path: str | os.PathLike[str], table: Table) -> None:
+    """Write one table; the file appears when it is whole.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "a.csv")
+    ...     write_csv(file, Table("a", ("name", "max"), [("x", 0.5), ("=1+1", None)]))
+    ...     print(file.read_text(), end="")
+    name,max
+    x,0.5
+    '=1+1,
+
+    Raises:
+        ReportError: the file cannot be written.
+    """
+    compiled = load_row_text()
+    with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
+        file.write(_line(table.header))
+        rows = iter(table.rows)
+        while batch := list(islice(rows, _ROWS_PER_WRITE)):
+            if compiled is None:
+                lines = [_line(row) for row in batch]
+            else:
+                make = compiled.csv_row
+                lines = [make(row) or _line(row) for row in batch]
+            file.write(b"".join(lines))
+
+
+def _line(row: Sequence[Cell]) -> bytes:
+    text = ",".join(map(_cell_text, row)) or '""'
+    try:
+        return f"{text}\n".encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, from a file's name that is no UTF-8.
+        units = f"{text}\n".encode("utf-16-le", "surrogatepass")
+        return units.decode("utf-16-le", "replace").encode()
+
+
+def _cell_text(value: Cell) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        # A number of numpy prints its type in its repr.
+        return repr(float(value)) if isinstance(value, float) else str(value)
+    if value[:1] in _FORMULA_STARTS and not _is_number(value):
+        value = "'" + value
+    if not _SPECIAL.search(value):
+        return value
+    quoted = value.replace("\0", "�").replace('"', '""')
+    return f'"{quoted}"' if _QUOTED.search(quoted) else quoted
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.removesuffix("%"))
+    except ValueError:
+        return False
+    return True
