@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tensorprobe.cores import count_cores
 from tensorprobe.dtypes import DType, widen
 from tensorprobe.metrics import statistics_numpy
 from tensorprobe.metrics.kernel import Kernel, load_kernel
@@ -235,7 +235,7 @@ def _share_pieces(
     limit = max(1, PIECE_BYTES // array.itemsize)
     workers = array.nbytes // THREAD_BYTES
     if workers > 1:
-        workers = min(workers, threads or _count_cores())
+        workers = min(workers, threads or count_cores())
     if workers <= 1:
         return [work(_cut_pieces(array, limit))]
 
@@ -244,12 +244,6 @@ def _share_pieces(
 
     with ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe") as pool:
         return list(pool.map(take_share, range(workers)))
-
-
-def _count_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 # --- one piece -----------------------------------------------------------------------------------
