@@ -17,7 +17,15 @@ from tensorprobe.names import ModuleCall, ParameterGradients
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
 
-__all__ = ["ModuleWatcher"]
+__all__ = ["COMPILED", "ModuleWatcher", "is_compiled_wrapper"]
+
+# Where torch.compile's own module keeps the one that it stands for.
+COMPILED = "_orig_mod"
+
+
+def is_compiled_wrapper(module: torch.nn.Module) -> bool:
+    """Whether a module is what torch.compile returned; the one inside it is recorded."""
+    return type(module).__name__ == "OptimizedModule" and COMPILED in module._modules
 
 
 @dataclass(slots=True)
@@ -79,7 +87,17 @@ class ModuleWatcher:
 
     def is_watching(self, module: torch.nn.Module) -> bool:
         """Whether calls of this module are followed now."""
-        return not self._session.is_paused
+        return not self._session.is_paused and not is_compiled_wrapper(module)
+
+    def follow_parameters_inside(self, module: torch.nn.Module) -> None:
+        """Record the parameters' gradients of the modules in one whose calls cannot be seen."""
+        config = self._session.config
+        if not self._is_recording or not self.is_watching(module) or config.list or config.scope:
+            return
+        for inner in module.modules():
+            known = self._paths.get(id(inner))
+            if known is not None and inner is not module:
+                self._hook_parameters(inner, known[0], type(inner).__name__)
 
     @property
     def _running(self) -> list[_Running]:
@@ -93,7 +111,8 @@ class ModuleWatcher:
 
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
         for path, module in model.named_modules():
-            full = ".".join(part for part in (prefix, path) if part)
+            parts = (prefix, *(part for part in path.split(".") if part != COMPILED))
+            full = ".".join(part for part in parts if part)
             self._paths.setdefault(id(module), (full, module))
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
