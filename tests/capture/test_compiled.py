@@ -100,9 +100,10 @@ def train(
         warnings.simplefilter("always")
         for step in range(3):
             x = torch.randn(4, 8, requires_grad=True)
+            target = torch.tensor([0, 1, 2, 0])
             if debugger is not None and step in captured:
                 debugger.start(model)
-            value = loss(model(x), torch.tensor([0, 1, 2, 0]))
+            value = loss(model(x), target)
             value.backward()
             if debugger is not None:
                 debugger.stop() if step in captured else None

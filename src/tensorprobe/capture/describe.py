@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.records import (
     DeviceValue,
     DictValue,
@@ -51,6 +52,7 @@ class Draft:
     requires_grad: bool
     checked: Checked | None = None
     data_name: str | None = None
+    form: str | None = None
 
 
 Drafted = Any
@@ -62,7 +64,7 @@ OnTensor = Callable[[torch.Tensor, tuple[str, ...]], Drafted]
 def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Drafted:
     """Describe one value, nested or not; `on_tensor` describes each plain tensor in it."""
     if isinstance(value, torch.Tensor):
-        return on_tensor(value, path) if is_plain(value) else _unusual_tensor(value)
+        return on_tensor(value, path) if is_plain(value) else _unusual(value, on_tensor, path)
     if value is None:
         return None
     kind = type(value)
@@ -147,13 +149,18 @@ def _describe_group(group: Any) -> Value:
     return GroupValue(tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}")
 
 
-def _unusual_tensor(tensor: torch.Tensor) -> Value:
-    """A subclass, sparse, nested or meta tensor: what it is, without its numbers."""
-    try:
-        text = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-    except RuntimeError:
-        text = "a tensor without a shape"
-    return UnknownValue(type(tensor).__name__, text)
+def _unusual(tensor: torch.Tensor, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
+    """Describe a subclass, sparse, nested or meta tensor by the part of it that can be read."""
+    with torch._C.DisableTorchFunction():
+        requires_grad = bool(tensor.requires_grad)
+
+    def on_part(part: torch.Tensor, path: tuple[str, ...], form: str) -> Drafted:
+        drafted = on_tensor(part, path)
+        if isinstance(drafted, Draft):
+            return replace(drafted, requires_grad=requires_grad, form=form)
+        return drafted
+
+    return describe_unusual(tensor, on_part, path)
 
 
 def finish(value: Drafted) -> Value:
@@ -171,6 +178,7 @@ def finish(value: Drafted) -> Value:
             value.requires_grad,
             None if value.checked is None else str(value.checked),
             value.data_name,
+            form=value.form,
         )
     if isinstance(value, ListValue):
         return ListValue(tuple(finish(item) for item in value.items), value.is_tuple)

@@ -28,6 +28,11 @@ def is_compiled_wrapper(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule" and COMPILED in module._modules
 
 
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether `fully_shard` was called on a module: it gathers its parameters for each call."""
+    return hasattr(module, "_get_fsdp_state")
+
+
 @dataclass(slots=True)
 class _Running:
     """One module call between its two hooks."""
@@ -61,7 +66,7 @@ class ModuleWatcher:
         self._handles: list[Any] = []
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
-        self._hooked: set[int] = set()
+        self._hooked: set[tuple[str, str, int]] = set()
         for prefix, model in models:
             self._name_all(prefix, model)
 
@@ -157,6 +162,8 @@ class ModuleWatcher:
         running = self._running.pop()
         try:
             if self._is_recording:
+                if is_sharded(module):
+                    self._follow_gathered(running)
                 with torch._C.DisableTorchFunction():
                     self._record(running, output)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
@@ -186,17 +193,27 @@ class ModuleWatcher:
         )
 
     def _hook_parameters(self, module: torch.nn.Module, path: str, class_name: str) -> None:
-        if id(module) in self._hooked or not self._session.wants_data("backward", "output"):
+        if not self._session.wants_data("backward", "output"):
             return
-        self._hooked.add(id(module))
         wanted = {
             key: parameter
             for key, parameter in module.named_parameters(recurse=False)
             if parameter.requires_grad
         }
         for key, parameter in wanted.items():
+            if (path, key, id(parameter)) in self._hooked:
+                continue
+            self._hooked.add((path, key, id(parameter)))
             hook = self._gradient_hook(path, class_name, key, len(wanted))
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _follow_gathered(self, running: _Running) -> None:
+        """Hook the parameters that FSDP has put in place of the sharded ones for this call."""
+        # It writes into them without raising their version.
+        self._session.recorder.forget_tensors()
+        if running.parameters is not None:
+            call = running.call
+            self._hook_parameters(running.module, call.path, call.class_name)
 
     def _add_gradients(self, base: str) -> None:
         name, arrived = self._gradients.pop(base)

@@ -27,7 +27,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.layout import UNKNOWN_KEY
+from tensorprobe.store.layout import FORM_KEY, UNKNOWN_KEY
 
 __all__ = ["KnownShapes", "LeafDecoder", "is_size"]
 
@@ -98,6 +98,7 @@ class LeafDecoder:
                 and (data_name is None or type(data_name) is str)
                 and "Max_finite" not in raw
                 and "Min_finite" not in raw
+                and FORM_KEY not in raw
             )
         except (KeyError, TypeError):
             is_usual = False
@@ -126,6 +127,7 @@ class LeafDecoder:
             self._of_type(raw, "data_name", str, "a text") or None,
             self._number(raw, "Max_finite"),
             self._number(raw, "Min_finite"),
+            self._of_type(raw, FORM_KEY, str, "a text"),
         )
 
     def _shape(self, raw: Any) -> tuple[int, ...] | None:

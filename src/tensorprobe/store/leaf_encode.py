@@ -27,7 +27,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.layout import TUPLES_KEY, UNKNOWN_KEY
+from tensorprobe.store.layout import FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
 
 __all__ = ["encode_call", "encode_value"]
 
@@ -137,6 +137,8 @@ def _tensor(value: TensorValue) -> dict[str, Any]:
         leaf["Max_finite"] = value.finite_max
     if value.finite_min is not None:
         leaf["Min_finite"] = value.finite_min
+    if value.form is not None:
+        leaf[FORM_KEY] = value.form
     return leaf
 
 

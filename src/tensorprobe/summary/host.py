@@ -25,13 +25,14 @@ _VIEWED = {
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds strided numbers that can be looked at: no subclass of its own kind."""
+    # The type comes first: to ask a subclass for anything may run its own code.
     return (
-        tensor.layout is torch.strided
+        (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
+        and tensor.layout is torch.strided
         and str(tensor.dtype) in DTYPES
         and not tensor.is_nested
         and tensor.device.type != "meta"
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
     )
 
 
