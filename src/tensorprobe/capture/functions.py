@@ -30,7 +30,13 @@ _MAYBE_OPERATORS = frozenset(
 
 _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
-_DISTRIBUTED = str(Path(torch.__file__).with_name("distributed")) + os.sep
+_TORCH_FOLDER = Path(torch.__file__).parent
+_DISTRIBUTED = str(_TORCH_FOLDER / "distributed") + os.sep
+# Functions of torch that are written in Python hand their calls over from these.
+_BETWEEN = frozenset(
+    str(_TORCH_FOLDER / name)
+    for name in ("_tensor.py", "functional.py", "nn/functional.py", "overrides.py")
+)
 
 
 class FunctionWatcher(TorchFunctionMode):
@@ -55,6 +61,9 @@ class FunctionWatcher(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if types and (func is torch.Tensor.backward or func in self._passes):
+            # A class of the user's own has a say in it.
+            return func(*args, **kwargs)
         if func is torch.Tensor.backward:
             func, kwargs = torch.autograd.backward, dict(kwargs)
             kwargs["grad_tensors"] = kwargs.pop("gradient", None)
@@ -125,7 +134,10 @@ def _is_inside_operator(func: Callable[..., Any]) -> bool:
 
 def _is_machinery(frame: FrameType) -> bool:
     """Whether a call is made by what distributes a model: FSDP's buffers, DTensor's conversions."""
-    return frame.f_code.co_filename.startswith(_DISTRIBUTED)
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename in _BETWEEN:
+        caller = caller.f_back
+    return caller is not None and caller.f_code.co_filename.startswith(_DISTRIBUTED)
 
 
 def _as_written(api: Api, args: tuple[Any, ...]) -> Api:

@@ -42,21 +42,20 @@ def describe_unusual(
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
             form, part = _form_of(tensor)
+            form = f"{around}: {form}" if around else form
+            if part is None:
+                return _without_numbers(tensor, form)
         except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
             # Such as a parameter without a shape, or a class that does not answer.
             return UnknownValue(type(tensor).__name__, "a tensor that cannot be looked at")
-        if around:
-            form = f"{around}: {form}"
-        if isinstance(part, dict):
-            return DictValue(
-                tuple(
-                    (key, _describe_part(inner, on_part, (*path, key), form))
-                    for key, inner in part.items()
-                )
-            )
-        if part is not None:
+        if isinstance(part, torch.Tensor):
             return _describe_part(part, on_part, path, form)
-        return _without_numbers(tensor, form)
+        return DictValue(
+            tuple(
+                (key, _describe_part(inner, on_part, (*path, key), form))
+                for key, inner in part.items()
+            )
+        )
 
 
 def _describe_part(part: torch.Tensor, on_part: OnPart, path: tuple[str, ...], form: str) -> Any:
@@ -95,8 +94,10 @@ def _form_of(
         return f"{layout} {_shape_text(tensor)}", tensor.detach()._values()
     if layout.startswith("sparse_"):
         return f"{layout} {_shape_text(tensor)}", tensor.detach().values()
-    # A layout or a type of number that is not known here.
-    return name if layout == "strided" else layout, None
+    if layout != "strided":
+        return layout, None
+    # Its memory was given back, or its numbers are of a type that is not known here.
+    return ("without memory" if tensor.numel() and not tensor.data_ptr() else name), None
 
 
 def _form_of_distributed(tensor: Any) -> str:
@@ -115,7 +116,8 @@ def _inside(tensor: Any) -> torch.Tensor | dict[str, torch.Tensor] | None:
     if hasattr(type(tensor), "__tensor_flatten__"):
         parts = {name: getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]}
         if len(parts) == 1:
-            return next(iter(parts.values()))
+            only: torch.Tensor = next(iter(parts.values()))
+            return only
         return parts or None
     with torch._C._DisableTorchDispatch():
         plain: torch.Tensor = tensor.as_subclass(torch.Tensor).detach()

@@ -33,6 +33,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_nested
         and tensor.device.type != "meta"
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        # FSDP and its like free the memory of a tensor that they will fill again.
+        and (tensor.data_ptr() != 0 or not tensor.numel())
     )
 
 
