@@ -321,6 +321,22 @@ def test_single_modules_may_be_compiled(tmp_path: Path) -> None:
     assert not [name for name in found if "compiled" in name]
 
 
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="this torch compiles always")
+def test_what_is_forced_to_run_eagerly_is_seen_inside(tmp_path: Path) -> None:
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="mix")
+    with torch.compiler.set_stance("force_eager"):
+        train("model and function", "eager", debugger)
+    debugger.close()
+    found = records(tmp_path)
+    assert {
+        "Module.Net.forward.0",
+        "Module.first.fc.Linear.forward.0",
+        "Functional.linear.2.backward",
+        "Functional.cross_entropy.0.forward",
+    } <= found.keys()
+    assert not [name for name in found if "compiled" in name or "Optimized" in name]
+
+
 SCRIPT = """
 import sys
 import torch
