@@ -1,6 +1,6 @@
 """Turn what a call was given and what it returned into values of a record.
 
-A tensor becomes a `Draft` until its statistics are known; everything else is final at once.
+A tensor becomes what the recorder makes of it; everything else is final at once.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.records import (
     DeviceValue,
     DictValue,
@@ -28,31 +27,15 @@ from tensorprobe.records import (
     ScalarValue,
     SizeValue,
     SliceValue,
-    TensorValue,
     UnknownValue,
     Value,
 )
-from tensorprobe.summary.checksum import Checked
-from tensorprobe.summary.host import is_plain
-from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Draft", "Drafted", "describe", "finish", "tensors_in"]
+__all__ = ["Drafted", "describe", "tensors_in"]
 
 _DEEPEST = 20
 _LONGEST_TEXT = 200
-
-
-@dataclass(slots=True)
-class Draft:
-    """A tensor whose numbers are still on their way."""
-
-    measured: Measured
-    dtype: str
-    shape: tuple[int, ...]
-    requires_grad: bool
-    checked: Checked | None = None
-    data_name: str | None = None
-    form: str | None = None
+_SCALARS = frozenset((bool, int, float, complex, str))
 
 
 Drafted = Any
@@ -62,13 +45,19 @@ OnTensor = Callable[[torch.Tensor, tuple[str, ...]], Drafted]
 
 
 def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Drafted:
-    """Describe one value, nested or not; `on_tensor` describes each plain tensor in it."""
+    """Describe one value, nested or not; `on_tensor` describes each tensor in it.
+
+    Args:
+        value: what a call was given or returned.
+        on_tensor: gets each tensor in it and the parts of its name.
+        path: the parts of the value's own name; those of values inside it come behind them.
+    """
     if isinstance(value, torch.Tensor):
-        return on_tensor(value, path) if is_plain(value) else _unusual(value, on_tensor, path)
+        return on_tensor(value, path)
     if value is None:
         return None
     kind = type(value)
-    if kind in (bool, int, float, complex, str):
+    if kind in _SCALARS:
         return ScalarValue(kind.__name__, value)
     if len(path) > _DEEPEST:
         return UnknownValue(kind.__name__, "nested too deeply")
@@ -149,61 +138,22 @@ def _describe_group(group: Any) -> Value:
     return GroupValue(tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}")
 
 
-def _unusual(tensor: torch.Tensor, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
-    """Describe a subclass, sparse, nested or meta tensor by the part of it that can be read."""
-    with torch._C.DisableTorchFunction():
-        requires_grad = bool(tensor.requires_grad)
-
-    def on_part(part: torch.Tensor, path: tuple[str, ...], form: str) -> Drafted:
-        drafted = on_tensor(part, path)
-        if isinstance(drafted, Draft):
-            return replace(drafted, requires_grad=requires_grad, form=form)
-        return drafted
-
-    return describe_unusual(tensor, on_part, path)
-
-
-def finish(value: Drafted) -> Value:
-    """Replace the drafts in a value by tensors with their numbers."""
-    if isinstance(value, Draft):
-        assert value.measured.numbers is not None, "fetched before"
-        largest, smallest, mean, norm = value.measured.numbers
-        return TensorValue(
-            value.dtype,
-            value.shape,
-            largest,
-            smallest,
-            mean,
-            norm,
-            value.requires_grad,
-            None if value.checked is None else str(value.checked),
-            value.data_name,
-            form=value.form,
-        )
-    if isinstance(value, ListValue):
-        return ListValue(tuple(finish(item) for item in value.items), value.is_tuple)
-    if isinstance(value, DictValue):
-        return DictValue(tuple((key, finish(item)) for key, item in value.items))
-    if isinstance(value, PeerOpValue):
-        return replace(value, tensor=finish(value.tensor))
-    final: Value = value
-    return final
-
-
 def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:
     """Return the tensors in nested lists, tuples and mappings, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
-    if depth > _DEEPEST:
+    if value is None or type(value) in _SCALARS or depth > _DEEPEST:
         return []
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item, depth + 1)]
     if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in tensors_in(item, depth + 1)]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [
-            tensor
-            for f in fields(value)
-            for tensor in tensors_in(getattr(value, f.name), depth + 1)
-        ]
-    return []
+        value = value.values()
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, f.name) for f in fields(value)]
+    elif not isinstance(value, (list, tuple)):
+        return []
+    found: list[torch.Tensor] = []
+    for item in value:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif item is not None and type(item) not in _SCALARS:
+            found += tensors_in(item, depth + 1)
+    return found

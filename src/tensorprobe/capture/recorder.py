@@ -1,6 +1,6 @@
 """Keep the records of one step in order until their numbers are there, then write them.
 
-    watchers ─► draft ─► pending records ─► fetch once ─► DumpWriter
+    watchers ─► draft ─► pending records ─► numbers arrive ─► DumpWriter
 
 A record that cannot be made is counted and told once; the run never notices.
 """
@@ -8,39 +8,40 @@ A record that cannot be made is counted and told once; the run never notices.
 from __future__ import annotations
 
 import threading
-import weakref
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
-from tensorprobe.capture.describe import Draft, Drafted, describe, finish
+from tensorprobe.capture.describe import Drafted, describe
+from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
+from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.writer import DumpWriter
-from tensorprobe.summary.checksum import ChecksumQueue
-from tensorprobe.summary.host import to_host
+from tensorprobe.summary.checksum import Checked, ChecksumQueue
+from tensorprobe.summary.host import is_plain, to_host
 from tensorprobe.summary.statistics import StatisticsQueue
 
 __all__ = ["Recorder"]
 
-# Records wait in memory for their numbers; past this many one wait for the device clears them.
+# Records wait in memory for their numbers; past this many the oldest are waited for.
 _MOST_PENDING = 4096
+# Records are written some at a time, which costs half of writing each alone; a killed process
+# loses no more than these, of no more than so many seconds.
+_TOGETHER = 32
+_LONGEST_WAIT = 0.05
 
 
-@dataclass(slots=True)
-class _Pending:
-    name: str
-    inputs: tuple[Drafted, ...] | None
-    kwargs: Mapping[str, Drafted] | None
-    outputs: tuple[Drafted, ...] | None
-    parameters: Mapping[str, Drafted] | None
-    saved: tuple[Drafted] | None
-    is_recompute: bool | None
+class _Pending(NamedTuple):
+    call: CallRecord
     stack: tuple[Frame, ...]
     parent: str | None
+    # How many statistics and checksums must have been delivered before it can be written.
+    statistics: int
+    checksums: int
 
 
 class Recorder:
@@ -53,16 +54,21 @@ class Recorder:
         self._writer = writer
         self._info = info
         self._tell = tell
-        self._queue = StatisticsQueue()
+        self._statistics = StatisticsQueue()
         self._checksums = ChecksumQueue()
-        self._pending: list[_Pending] = []
+        self._pending: deque[_Pending] = deque()
+        # When numbers were last looked for, and how many records have come since.
+        self._looked = time.monotonic()
+        self._unlooked = 0
         self._counts: Counter[str] = Counter()
-        # Drafts of tensors that are still alive, by the object's id, with their version.
-        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, Draft]] = {}
+        self._with_checksums = config.summary_mode == "md5"
+        self._drafts = DraftTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()
         self.failures = 0
-        # Whether the data of a value of this name is written, beside its statistics.
-        self.keeps_data: Callable[[str], bool] = lambda name: info.task == "tensor"
+        # Whether the data of a value of this name is written, beside its statistics; None: of none.
+        self.keeps_data: Callable[[str], bool] | None = (
+            (lambda name: True) if info.task == "tensor" else None
+        )
 
     def next_number(self, key: str) -> int:
         """Count the calls of one API or module, from 0 in each step."""
@@ -73,15 +79,22 @@ class Recorder:
 
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
-        return describe(value, lambda tensor, path: self._draft_tensor(tensor, name, path))
+        with self._lock:
+            return describe(value, self._draft_tensor, (name,))
 
-    def draft_all(self, values: Any, name: str) -> tuple[Drafted, ...]:
+    def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values, `{name}.0` and on."""
-        return tuple(self.draft(value, f"{name}.{index}") for index, value in enumerate(values))
+        with self._lock:
+            draft = self._draft_tensor
+            return tuple([describe(value, draft, (name, str(i))) for i, value in enumerate(values)])
 
     def draft_named(self, values: Mapping[str, Any], name: str) -> dict[str, Drafted]:
         """Describe named values, `{name}.{key}`."""
-        return {key: self.draft(value, f"{name}.{key}") for key, value in values.items()}
+        if not values:
+            return {}
+        with self._lock:
+            draft = self._draft_tensor
+            return {key: describe(value, draft, (name, key)) for key, value in values.items()}
 
     def add(
         self,
@@ -98,12 +111,19 @@ class Recorder:
     ) -> None:
         """Put one record at the end of the line."""
         with self._lock:
-            self._pending.append(
-                _Pending(
-                    name, inputs, kwargs, outputs, parameters, saved, is_recompute, stack, parent
-                )
-            )
-            if len(self._pending) >= _MOST_PENDING or not len(self._queue):
+            statistics, checksums = self._statistics, self._checksums
+            call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)
+            pending = _Pending(call, stack, parent, statistics.asked, checksums.asked)
+            self._pending.append(pending)
+            self._unlooked += 1
+            now = time.monotonic()
+            if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
+                return
+            self._unlooked, self._looked = 0, now
+            statistics.poll()
+            checksums.poll()
+            self._write_ready()
+            if len(self._pending) >= _MOST_PENDING:
                 self.flush()
 
     def fail(self, what: str, err: Exception) -> None:
@@ -117,66 +137,64 @@ class Recorder:
     def forget_tensors(self) -> None:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
-            self._seen.clear()
+            self._drafts.clear()
 
     def flush(self) -> None:
         """Fetch all numbers and write every pending record."""
         with self._lock:
-            self._queue.fetch()
-            self._checksums.fetch()
-            pending, self._pending = self._pending, []
-            for record in pending:
-                self._writer.write(self._finish(record), stack=record.stack, parent=record.parent)
+            # While the device is at work on the last numbers, records with the first are written.
+            while self._statistics.fetch():
+                self._checksums.poll()
+                self._write_ready()
+            while self._checksums.fetch():
+                self._write_ready()
+            self._write_ready()
 
-    def _finish(self, record: _Pending) -> CallRecord:
-        def all_of(values: tuple[Drafted, ...] | None) -> tuple[Any, ...] | None:
-            return None if values is None else tuple(finish(v) for v in values)
-
-        def named(values: Mapping[str, Drafted] | None) -> dict[str, Any] | None:
-            if values is None:
-                return None
-            return {key: finish(value) for key, value in values.items()}
-
-        return CallRecord(
-            record.name,
-            all_of(record.inputs),
-            named(record.kwargs),
-            all_of(record.outputs),
-            named(record.parameters),
-            None if record.saved is None else (finish(record.saved[0]),),
-            record.is_recompute,
+    def _is_ready(self, record: _Pending) -> bool:
+        return (
+            record.statistics <= self._statistics.delivered
+            and record.checksums <= self._checksums.delivered
         )
 
-    def _draft_tensor(self, tensor: torch.Tensor, name: str, path: tuple[str, ...]) -> Draft:
-        full_name = ".".join((name, *path))
-        with self._lock:
-            version = -1 if tensor.is_inference() else tensor._version
-            seen = self._seen.get(id(tensor))
-            # An id is handed out again once its object is gone, and the data may have changed.
-            is_seen = seen is not None and seen[0]() is tensor and seen[1] == version != -1
-            keeps_data = self.keeps_data(full_name)
-            if seen is not None and is_seen and (seen[2].data_name is not None or not keeps_data):
-                draft = replace(seen[2], requires_grad=tensor.requires_grad)
-                if draft.data_name is not None:
-                    draft.data_name = (
-                        self._writer.link_tensor(full_name, draft.data_name) if keeps_data else None
-                    )
-                return draft
-            if len(self._seen) >= _MOST_PENDING:
-                self._seen = {
-                    key: kept for key, kept in self._seen.items() if kept[0]() is not None
-                }
-            draft = self._new_draft(tensor, full_name)
-            self._seen[id(tensor)] = (weakref.ref(tensor), version, draft)
-            return draft
+    def _write_ready(self) -> None:
+        ready: list[_Pending] = []
+        while self._pending and self._is_ready(self._pending[0]):
+            ready.append(self._pending.popleft())
+        if ready:
+            self._writer.write_all([record[:3] for record in ready])
 
-    def _new_draft(self, tensor: torch.Tensor, name: str) -> Draft:
-        draft = Draft(
-            self._queue.ask(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad
-        )
-        if self.config.summary_mode == "md5":
-            draft.checked = self._checksums.ask(tensor)
-        if self.keeps_data(name):
-            known = None if draft.checked is None else draft.checked.value
-            draft.data_name = self._writer.save_tensor(name, to_host(tensor), checksum=known)
+    def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
+        known = self._drafts.find(tensor)
+        if known is not None:
+            if self.keeps_data is None and known.requires_grad == tensor.requires_grad:
+                return known
+            measured, checked = known.measured, known.checked
+        elif not is_plain(tensor):
+            return describe_unusual(tensor, self._draft_tensor, path)
+        else:
+            measured, checked = self._drafts.find_numbers(tensor) or self._measure(tensor)
+        draft = Draft(tensor, measured, checked)
+        if self.keeps_data is not None:
+            draft.data_name = self._save_data(tensor, path, known, checked)
+        self._drafts.keep(tensor, draft)
         return draft
+
+    def _measure(self, tensor: torch.Tensor) -> Numbers:
+        checked = self._checksums.ask(tensor) if self._with_checksums else None
+        return self._statistics.ask(tensor), checked
+
+    def _save_data(
+        self,
+        tensor: torch.Tensor,
+        path: tuple[str, ...],
+        known: Draft | None,
+        checked: Checked | None,
+    ) -> str | None:
+        """Write a tensor's data, if they are wanted; returns the data_name."""
+        name = ".".join(path)
+        if self.keeps_data is None or not self.keeps_data(name):
+            return None
+        if known is not None and known.data_name is not None:
+            return self._writer.link_tensor(name, known.data_name)
+        checksum = None if checked is None else checked.value
+        return self._writer.save_tensor(name, to_host(tensor), checksum=checksum)

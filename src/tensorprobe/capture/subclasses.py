@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.drafts import Draft, PartDraft
 from tensorprobe.records import DictValue, TensorValue, UnknownValue
 from tensorprobe.summary.host import is_plain
 
 __all__ = ["OnPart", "describe_unusual"]
 
-OnPart = Callable[[torch.Tensor, tuple[str, ...], str], Any]
-"""Describes a plain tensor that is (part of) another one, whose form is the text."""
+OnPart = Callable[[torch.Tensor, tuple[str, ...]], Any]
+"""Describes a plain tensor that is a part of another one."""
 
 _DEEPEST = 5
 
@@ -41,6 +42,7 @@ def describe_unusual(
     """
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
+            requires_grad = bool(tensor.requires_grad)
             form, part = _form_of(tensor)
             form = f"{around}: {form}" if around else form
             if part is None:
@@ -49,18 +51,26 @@ def describe_unusual(
             # Such as a parameter without a shape, or a class that does not answer.
             return UnknownValue(type(tensor).__name__, "a tensor that cannot be looked at")
         if isinstance(part, torch.Tensor):
-            return _describe_part(part, on_part, path, form)
+            return _describe_part(part, on_part, path, form, requires_grad=requires_grad)
         return DictValue(
             tuple(
-                (key, _describe_part(inner, on_part, (*path, key), form))
+                (
+                    key,
+                    _describe_part(inner, on_part, (*path, key), form, requires_grad=requires_grad),
+                )
                 for key, inner in part.items()
             )
         )
 
 
-def _describe_part(part: torch.Tensor, on_part: OnPart, path: tuple[str, ...], form: str) -> Any:
+def _describe_part(
+    part: torch.Tensor, on_part: OnPart, path: tuple[str, ...], form: str, *, requires_grad: bool
+) -> Any:
     if is_plain(part):
-        return on_part(part, path, form)
+        drafted = on_part(part, path)
+        if isinstance(drafted, Draft):
+            return PartDraft(drafted, requires_grad=requires_grad, form=form)
+        return drafted
     if form.count(":") >= _DEEPEST:
         return _without_numbers(part, form)
     return describe_unusual(part, on_part, path, form)

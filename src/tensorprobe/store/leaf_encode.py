@@ -5,10 +5,15 @@ What their format cannot say is added where they do not look (see `layout.TUPLES
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import json
+import operator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tensorprobe.names import ModuleCall, ParameterGradients, SavedValue, parse_call
+import numpy as np
+
+from tensorprobe.names import kind_of_call
 from tensorprobe.records import (
     CallRecord,
     DeviceValue,
@@ -18,6 +23,7 @@ from tensorprobe.records import (
     GroupValue,
     ListValue,
     MemoryFormatValue,
+    Number,
     PeerOpValue,
     ReduceOpValue,
     ScalarValue,
@@ -29,61 +35,89 @@ from tensorprobe.records import (
 )
 from tensorprobe.store.layout import FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
 
-__all__ = ["encode_call", "encode_value"]
+__all__ = ["EncodesItself", "encode_call", "encode_tensor", "encode_value"]
 
 
-def encode_call(call: CallRecord) -> Any:
+class EncodesItself:
+    """A value of a record that is known only when its text is asked for."""
+
+    __slots__ = ()
+
+    def as_json(self) -> str:
+        """Return the value's JSON form."""
+        raise NotImplementedError
+
+
+def encode_call(call: CallRecord) -> str:
     """Return the JSON entry of a call, its keys in the order of the older tools.
+
+    The text is put together by hand: most of it is tensors, which all look alike, and every call
+    of a training pays for it.
 
     >>> call = CallRecord("Torch.neg.0.forward", inputs=(ScalarValue("int", 1),), outputs=(None,))
     >>> encode_call(call)
-    {'input_args': [{'type': 'int', 'value': 1}], 'output': [None]}
+    '{"input_args": [{"type": "int", "value": 1}], "output": [null]}'
     """
     if call.saved is not None:
         return encode_value(call.saved[0])
-    name = parse_call(call.name)
-    if isinstance(name, ParameterGradients):
-        return {key: [encode_value(v)] for key, v in (call.parameters or {}).items()}
-    is_module = isinstance(name, ModuleCall)
-    is_backward = not isinstance(name, SavedValue) and name.direction == "backward"
-    entry: dict[str, Any] = {}
+    kind, direction = kind_of_call(call.name)
+    if kind == "gradients":
+        return _object((key, f"[{encode_value(v)}]") for key, v in (call.parameters or {}).items())
+    is_module = kind == "module"
+    is_backward = direction == "backward"
+    parts: list[str] = []
     if call.inputs is not None:
-        entry["input" if is_backward else "input_args"] = [encode_value(v) for v in call.inputs]
+        key = "input" if is_backward else "input_args"
+        parts.append(f'"{key}": {_array(call.inputs)}')
     if call.kwargs is not None:
-        entry["input_kwargs"] = {key: encode_value(v) for key, v in call.kwargs.items()}
-    recompute = {} if call.is_recompute is None else {"is_recompute": call.is_recompute}
-    if not is_module:
-        entry |= recompute
+        parts.append(f'"input_kwargs": {_named(call.kwargs)}')
+    recompute = f'"is_recompute": {"true" if call.is_recompute else "false"}'
+    if not is_module and call.is_recompute is not None:
+        parts.append(recompute)
     if call.outputs is not None:
-        entry["output"] = [encode_value(v) for v in call.outputs]
+        parts.append(f'"output": {_array(call.outputs)}')
     if call.parameters is not None:
-        entry["parameters"] = {key: encode_value(v) for key, v in call.parameters.items()}
-    if is_module:
-        entry |= recompute
+        parts.append(f'"parameters": {_named(call.parameters)}')
+    if is_module and call.is_recompute is not None:
+        parts.append(recompute)
     tuples = list(_tuple_paths(call))
     if tuples:
-        entry[TUPLES_KEY] = tuples
-    return entry
+        parts.append(f'"{TUPLES_KEY}": {_text(tuples)}')
+    return "{" + ", ".join(parts) + "}"
 
 
-def encode_value(value: Value) -> Any:
+def encode_value(value: Value) -> str:
     """Return the JSON form of one value.
 
     >>> encode_value(SliceValue(None, 3, None))
-    {'type': 'slice', 'value': [None, 3, None]}
+    '{"type": "slice", "value": [null, 3, null]}'
     """
+    if isinstance(value, EncodesItself):
+        return value.as_json()
     match value:
-        case None:
-            return None
         case TensorValue():
-            return _tensor(value)
+            return encode_tensor(*_fields_of_tensor(value))
+        case None:
+            return "null"
         case ScalarValue(type_name, number):
             shown = str(number) if isinstance(number, complex) else number
-            return {"type": type_name, "value": shown}
+            return f'{{"type": {_text(type_name)}, "value": {_text(shown)}}}'
         case ListValue(items):
-            return [encode_value(item) for item in items]
+            return _array(items)
         case DictValue(pairs):
-            return {key: encode_value(item) for key, item in pairs}
+            return _object((key, encode_value(item)) for key, item in pairs)
+        case PeerOpValue(op, peer, tag, group_id, tensor):
+            return (
+                f'{{"class_type": "torch.distributed.P2POp", "tensor": {encode_value(tensor)}, '
+                f'"op": {_text(op)}, "peer": {_text(peer)}, "tag": {_text(tag)}, '
+                f'"group_id": {_text(group_id)}}}'
+            )
+        case _:
+            return _text(_simple(value))
+
+
+def _simple(value: Value) -> dict[str, Any]:
+    match value:
         case SliceValue(start, stop, step):
             return {"type": "slice", "value": [start, stop, step]}
         case EllipsisValue():
@@ -104,42 +138,86 @@ def encode_value(value: Value) -> Any:
             }
         case ReduceOpValue(name):
             return {"type": "torch.distributed.ReduceOp", "value": name}
-        case PeerOpValue(op, peer, tag, group_id, tensor):
-            return {
-                "class_type": "torch.distributed.P2POp",
-                "tensor": encode_value(tensor),
-                "op": op,
-                "peer": peer,
-                "tag": tag,
-                "group_id": group_id,
-            }
         case UnknownValue(type_name, text):
             return {"type": type_name, "value": text, UNKNOWN_KEY: True}
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
 
 
-def _tensor(value: TensorValue) -> dict[str, Any]:
-    leaf: dict[str, Any] = {
-        "type": "torch.Tensor",
-        "dtype": value.dtype,
-        "shape": list(value.shape),
-        "Max": value.max,
-        "Min": value.min,
-        "Mean": value.mean,
-        "Norm": value.norm,
-    }
-    if value.requires_grad is not None:
-        leaf["requires_grad"] = value.requires_grad
-    if value.data_name is not None:
-        leaf["data_name"] = value.data_name
-    if value.checksum is not None:
-        leaf["md5"] = value.checksum
-    if value.finite_max is not None:
-        leaf["Max_finite"] = value.finite_max
-    if value.finite_min is not None:
-        leaf["Min_finite"] = value.finite_min
-    if value.form is not None:
-        leaf[FORM_KEY] = value.form
-    return leaf
+def encode_tensor(
+    dtype: str,
+    shape: tuple[int, ...],
+    high: Number | None,
+    low: Number | None,
+    mean: Number | None,
+    norm: Number | None,
+    requires_grad: bool | None,
+    checksum: str | None,
+    data_name: str | None,
+    finite_high: Number | None = None,
+    finite_low: Number | None = None,
+    form: str | None = None,
+) -> str:
+    """Return the JSON form of a tensor, from what a `TensorValue` holds."""
+    head = _tensor_head(dtype, shape)
+    # Four finite floats, nearly always; `inf - inf` is no zero.
+    if type(high) is type(low) is type(mean) is type(norm) is float and (
+        (total := high + low + mean + norm) - total == 0.0
+    ):
+        text = f'{head}{high!r}, "Min": {low!r}, "Mean": {mean!r}, "Norm": {norm!r}'
+    else:
+        text = (
+            f'{head}{_text(high)}, "Min": {_text(low)}, '
+            f'"Mean": {_text(mean)}, "Norm": {_text(norm)}'
+        )
+    if requires_grad is not None:
+        text += ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
+    if data_name is not None:
+        text += f', "data_name": {_text(data_name)}'
+    if checksum is not None:
+        text += f', "md5": {_text(checksum)}'
+    if finite_high is not None:
+        text += f', "Max_finite": {_text(finite_high)}'
+    if finite_low is not None:
+        text += f', "Min_finite": {_text(finite_low)}'
+    if form is not None:
+        text += f', "{FORM_KEY}": {_text(form)}'
+    return text + "}"
+
+
+_fields_of_tensor = operator.attrgetter(
+    "dtype", "shape", "max", "min", "mean", "norm", "requires_grad", "checksum", "data_name",
+    "finite_max", "finite_min", "form",
+)  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a numpy number; anything else as its text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+_text = json.JSONEncoder(default=_plain).encode
+
+
+@functools.lru_cache(maxsize=4096)
+def _tensor_head(dtype: str, shape: tuple[int, ...]) -> str:
+    # A step has few dtypes and shapes, each of them many times.
+    head = {"type": "torch.Tensor", "dtype": dtype, "shape": shape}
+    return f'{_text(head)[:-1]}, "Max": '
+
+
+def _array(values: Iterable[Value]) -> str:
+    return "[" + ", ".join([encode_value(value) for value in values]) + "]"
+
+
+def _named(values: Mapping[str, Value]) -> str:
+    if not values:
+        return "{}"
+    return _object((key, encode_value(value)) for key, value in values.items())
+
+
+def _object(pairs: Iterable[tuple[str, str]]) -> str:
+    # A key that comes twice counts once, as in a dict.
+    return "{" + ", ".join(f"{_text(key)}: {text}" for key, text in dict(pairs).items()) + "}"
 
 
 def _tuple_paths(call: CallRecord) -> Iterator[list[str]]:
@@ -150,7 +228,8 @@ def _tuple_paths(call: CallRecord) -> Iterator[list[str]]:
     )
     for section, values in sections:
         for key, value in values:
-            yield from _tuples_below([section, str(key)], value)
+            if isinstance(value, (ListValue, DictValue)):
+                yield from _tuples_below([section, str(key)], value)
 
 
 def _tuples_below(path: list[str], value: Value) -> Iterator[list[str]]:

@@ -15,14 +15,12 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
-
-import numpy as np
 
 from tensorprobe._version import __version__
 from tensorprobe.errors import NameFormatError
@@ -31,9 +29,11 @@ from tensorprobe.store.claim import Claim, claim_folder
 from tensorprobe.store.data_folder import inside
 from tensorprobe.store.error_log import ErrorLog
 from tensorprobe.store.file_names import file_name_of, rank_folder
+from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
 from tensorprobe.store.leaf_encode import encode_call
+from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_bytes import npy_pieces, pt_pieces, write_whole_file
 from tensorprobe.tensor_data import TensorData
 
@@ -46,11 +46,6 @@ _LISTED_GAPS = 100
 
 # What a record may hold that JSON does not: reported, never raised into a training.
 _NOT_WRITABLE = (NameFormatError, TypeError, ValueError, RecursionError)
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a numpy number; anything else as its text."""
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _first_line(err: Exception) -> str:
@@ -95,13 +90,12 @@ class DumpWriter:
         self._gaps: list[str] = []
         self._gap_count = 0
         self._is_told = False
-        self._process = os.getpid()
+        self._process = this_process()
         self._lock = threading.RLock()
         self._log: ErrorLog | None = None
         self._names: set[str] = set()
         self._data_names: set[str] = set()
-        self._stack_numbers: dict[tuple[Frame, ...], int] = {}
-        self._stack_names: list[list[str]] = []
+        self._stacks: StackFile | None = None
         self._claim: Claim | None = None
         self._journals: dict[str, Journal] = {}
         self._is_saved_values = info.level == "debug"
@@ -179,6 +173,21 @@ class DumpWriter:
             self._names.add(call.name)
             return True
 
+    def write_all(self, calls: Iterable[tuple[CallRecord, Sequence[Frame], str | None]]) -> None:
+        """Add calls with their stacks and parents, as `write` does, in one piece per file."""
+        with self._lock:
+            # A stack's text that is lost here is in memory, and in the file that `close` writes.
+            journals = list(self._journals.values()) if self._is_mine else []
+            for journal in journals:
+                journal.hold()
+            try:
+                for call, stack, parent in calls:
+                    self.write(call, stack=stack, parent=parent)
+            finally:
+                for journal in journals:
+                    for name, err in journal.release():
+                        self._lose(name or "a call stack", err)
+
     def place(self, name: str, parent: str | None) -> None:
         """Add a call that is not recorded to the tree of modules, which no filter reduces."""
         with self._lock:
@@ -254,7 +263,7 @@ class DumpWriter:
 
     def note(self, problem: str) -> None:
         """List something that the dump lacks, in words; the caller tells the user."""
-        if os.getpid() != self._process:
+        if not in_process(self._process):
             return
         with self._lock:
             self._gap_count += 1
@@ -271,7 +280,7 @@ class DumpWriter:
         Args:
             move_to: the folder where it belongs, if that came out only after it was begun.
         """
-        if os.getpid() != self._process:
+        if not in_process(self._process):
             return
         with self._lock:
             claim, self._claim = self._claim, None
@@ -292,7 +301,7 @@ class DumpWriter:
 
     def discard(self) -> None:
         """Give the folder up without a dump, for a step in which nothing was recorded."""
-        if os.getpid() != self._process:
+        if not in_process(self._process):
             return
         with self._lock:
             claim, self._claim = self._claim, None
@@ -314,7 +323,7 @@ class DumpWriter:
     @property
     def _is_mine(self) -> bool:
         # After a fork the child holds the same descriptors: its records are not part of this rank.
-        return self._claim is not None and os.getpid() == self._process
+        return self._claim is not None and in_process(self._process)
 
     def _start(self) -> None:
         claim = claim_folder(self.folder)
@@ -364,6 +373,7 @@ class DumpWriter:
             self._journals[name] = Journal(self.folder / name)
         self._journals[self._main].append(self._header())
         if not self._is_saved_values:
+            self._stacks = StackFile(self._journals["stack.json"])
             self._journals["construct.json"].append(b"{")
         # Only now, so that at any moment the folder holds a dump that opens.
         claim.remove_old_dump()
@@ -376,7 +386,7 @@ class DumpWriter:
             raise NameFormatError(f"{kind}, which {self._main} does not hold")
         if self._info.task == "structure":
             return None
-        return json.dumps(encode_call(call), default=_plain)
+        return encode_call(call)
 
     def _reserve(self, data_name: str) -> bool:
         """Whether a data file's name is still free in this dump."""
@@ -387,7 +397,7 @@ class DumpWriter:
 
     def _refuse(self) -> bool:
         """Count what comes when nothing can be written; a forked child's does not count."""
-        if os.getpid() == self._process:
+        if in_process(self._process):
             with self._lock:
                 self._gap_count += 1
         return False
@@ -417,18 +427,8 @@ class DumpWriter:
     def _write_companions(self, name: str, stack: tuple[Frame, ...], parent: str | None) -> None:
         if self._is_saved_values:
             return
-        if stack:
-            number = self._stack_numbers.get(stack)
-            text = ""
-            if number is None:
-                number = len(self._stack_names)
-                text = json.dumps([number, [str(frame) for frame in stack]]) + "\n"
-            text += json.dumps([name, number]) + "\n"
-            self._journals["stack.json"].append(text.encode())
-            if number == len(self._stack_names):
-                self._stack_numbers[stack] = number
-                self._stack_names.append([])
-            self._stack_names[number].append(name)
+        if stack and self._stacks is not None:
+            self._stacks.add(name, stack)
         self._place(name, parent)
 
     def _place(self, name: str, parent: str | None) -> None:
@@ -438,9 +438,9 @@ class DumpWriter:
         self._placed.add(name)
 
     def _publish_companions(self) -> None:
-        if self._is_saved_values:
+        if self._stacks is None:
             return
-        self._publish_stacks()
+        self._stacks.publish()
         construct = self._journals["construct.json"]
         construct.append(b"\n}" if construct.has_entries else b"}")
         construct.publish()
@@ -456,20 +456,6 @@ class DumpWriter:
     def _close_log(self) -> None:
         if self._log is not None and self._host is None:
             self._log.close()
-
-    def _publish_stacks(self) -> None:
-        # The journal names a stack with each call; the file that the older tools read groups them.
-        groups = [
-            f" {json.dumps(str(number))}: {json.dumps([names, [str(f) for f in stack]])}"
-            for (stack, number), names in zip(
-                self._stack_numbers.items(), self._stack_names, strict=True
-            )
-        ]
-        text = "{\n" + ",\n".join(groups) + "\n}" if groups else "{}"
-        journal = self._journals["stack.json"]
-        journal.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(journal.path, [text.encode()])
-        journal.remove()
 
     def _listed_gaps(self) -> list[str]:
         more = self._gap_count - len(self._gaps)
