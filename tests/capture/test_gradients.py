@@ -727,6 +727,50 @@ def test_double_backward_has_the_first_pass(capture: Capture) -> None:
     assert_equal([x.grad], [-2 * x.cos() * x.sin()])
 
 
+@pytest.mark.parametrize("level", ["L0", "L1", "L2", "mix"])
+def test_a_gradient_penalty_and_a_second_pass_change_nothing_and_are_told(
+    level: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(debugger: PrecisionDebugger | None) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+        x = torch.randn(3, 4, requires_grad=True)
+        if debugger is not None:
+            debugger.start(model)
+        out = model(x).sum()
+        (slope,) = torch.autograd.grad(out, x, create_graph=True)
+        loss = out + (slope.norm() - 1) ** 2
+        loss.backward(retain_graph=True)
+        loss.backward()
+        model(x.detach()).sum().backward()
+        if debugger is not None:
+            debugger.stop()
+            debugger.step()
+            debugger.close()
+        return [p.grad for p in (*model.parameters(), x) if p.grad is not None]
+
+    alone = train(None)
+    watched = train(PrecisionDebugger(dump_path=tmp_path, level=level))
+    assert all(torch.equal(a, b) for a, b in zip(alone, watched, strict=True))
+    assert not list(tmp_path.rglob("dump_error_info.log"))
+    if level == "L2":
+        return
+    assert "second backward pass" in caplog.text
+    names = [record.name for record in open_dump(tmp_path)]
+    # Each once, for the pass that came first; what came after has a number of its own.
+    assert len(names) == len(set(names))
+    if level != "L1":
+        assert {"Module.0.Linear.backward.0", "Module.0.Linear.backward.1"} <= set(names)
+        passes = [name for name in names if name.startswith("Module.0.Linear.parameters_grad")]
+        assert passes == [
+            "Module.0.Linear.parameters_grad",
+            "Module.0.Linear.parameters_grad.1",
+            "Module.0.Linear.parameters_grad.2",
+        ]
+    if level != "L0":
+        assert {"Functional.linear.0.backward", "Functional.linear.2.backward"} <= set(names)
+
+
 def test_gradients_asked_for_by_autograd_grad_are_recorded(capture: Capture) -> None:
     x, w = leaves((5, 3), (4, 3))
     upstream = torch.randn(5, 4)

@@ -55,6 +55,7 @@ tensors = st.builds(
     numbers,
     st.none() | st.booleans(),
     st.none() | st.from_regex(r"[0-9a-f]{8}", fullmatch=True),
+    form=st.none() | st.text(max_size=20),
 )
 scalars = st.one_of(
     st.booleans().map(lambda v: ScalarValue("bool", v)),

@@ -376,7 +376,12 @@ class PrecisionDebugger:
             if not self._config.wants_step(self._step) or not self._config.wants_rank(rank or 0):
                 return None
             self._session = Session(
-                self._config, self._apis, step=self._step, rank=rank, tell=_LOG.warning
+                self._config,
+                self._apis,
+                step=self._step,
+                rank=rank,
+                tell=_LOG.warning,
+                tell_once=self._tell,
             )
         return self._session
 

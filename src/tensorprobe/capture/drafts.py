@@ -18,7 +18,7 @@ from tensorprobe.summary.host import PLAIN_DTYPES
 from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Draft", "DraftTable", "Numbers"]
+__all__ = ["Draft", "DraftTable", "Numbers", "PartDraft"]
 
 Numbers = tuple[Measured, "Checked | None"]
 
@@ -61,16 +61,36 @@ class Draft(EncodesItself):
     def as_json(self) -> str:
         """Return the tensor's record, now that its numbers are there."""
         if self._text is None:
-            assert self.measured.numbers is not None, "delivered before"
-            self._text = encode_tensor(
-                _DTYPE_NAMES[self.dtype],
-                tuple(self.shape),
-                *self.measured.numbers,
-                self.requires_grad,
-                None if self.checked is None else str(self.checked),
-                self.data_name,
-            )
+            self._text = self.encode(self.requires_grad)
         return self._text
+
+    def encode(self, requires_grad: bool, form: str | None = None) -> str:
+        """Return the record of the tensor, or of one of this form that it is a part of."""
+        assert self.measured.numbers is not None, "delivered before"
+        return encode_tensor(
+            _DTYPE_NAMES[self.dtype],
+            tuple(self.shape),
+            *self.measured.numbers,
+            requires_grad,
+            None if self.checked is None else str(self.checked),
+            self.data_name,
+            form=form,
+        )
+
+
+class PartDraft(EncodesItself):
+    """A tensor of some other form, whose numbers are those of a part of it."""
+
+    __slots__ = ("_form", "_part", "_requires_grad")
+
+    def __init__(self, part: Draft, *, requires_grad: bool, form: str) -> None:
+        self._part = part
+        self._requires_grad = requires_grad
+        self._form = form
+
+    def as_json(self) -> str:
+        """Return the tensor's record, now that its numbers are there."""
+        return self._part.encode(self._requires_grad, self._form)
 
 
 class _Memory:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensorprobe.capture.describe import Drafted, describe, describe_unusual
+from tensorprobe.capture.describe import Drafted, describe
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
+from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.writer import DumpWriter
@@ -169,7 +170,7 @@ class Recorder:
                 return known
             measured, checked = known.measured, known.checked
         elif not is_plain(tensor):
-            return describe_unusual(tensor)
+            return describe_unusual(tensor, self._draft_tensor, path)
         else:
             measured, checked = self._drafts.find_numbers(tensor) or self._measure(tensor)
         draft = Draft(tensor, measured, checked)

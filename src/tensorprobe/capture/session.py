@@ -12,6 +12,7 @@ import torch
 
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.collectives import CollectiveWatcher
+from tensorprobe.capture.compiled import CompiledRegions
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
@@ -48,6 +49,7 @@ class Session:
         step: int,
         rank: int | None,
         tell: Callable[[str], None],
+        tell_once: Callable[[str], None] | None = None,
     ) -> None:
         assert config.dump_path is not None
         info = DumpInfo(
@@ -71,8 +73,11 @@ class Session:
         self._gradients: GradientWatcher | None = None
         self._collectives: CollectiveWatcher | None = None
         self._kernels: KernelWatcher | None = None
+        self._compiled: CompiledRegions | None = None
         self._info = info
         self._tell = tell
+        # For what holds for the whole run, not for this step alone.
+        self.tell_once = tell_once or tell
         self.calls = CallFilter(config)
         self.recorder.keeps_data = self.calls.keeps_data
         self.module_dump = ModuleDump(self)
@@ -106,9 +111,14 @@ class Session:
         if level == "L2":
             self._kernels = KernelWatcher(self)
             self._kernels.__enter__()  # type: ignore[no-untyped-call]
+        self._compiled = CompiledRegions(self, self._functions, self._collectives)
+        self._compiled.open()
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
+        if self._compiled is not None:
+            self._compiled.close()
+            self._compiled = None
         if self._kernels is not None:
             self._kernels.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._kernels = None
