@@ -1,7 +1,9 @@
 """Lay out the file of one tensor and write it, without copying the tensor and without torch.
 
+    pt_frame / npy_frame: the bytes before and after a tensor's own
     pt_pieces / npy_pieces: header bytes, the tensor's own memory, trailer bytes
     write_whole_file: one gathering write to a hidden file, then a rename
+    HiddenFile: the same for a file whose parts come one by one
 
 Given the right checksum, the pieces are byte for byte what `torch.save` (2.13, to a buffer) or
 `numpy.save` writes, so every reader of those reads these.
@@ -28,7 +30,16 @@ from tensorprobe.dtypes import DType
 from tensorprobe.errors import TensorFileError
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["Piece", "npy_pieces", "pt_pieces", "write_whole_file"]
+__all__ = [
+    "HiddenFile",
+    "Piece",
+    "contiguous_bytes",
+    "npy_frame",
+    "npy_pieces",
+    "pt_frame",
+    "pt_pieces",
+    "write_whole_file",
+]
 
 Piece = bytes | memoryview
 
@@ -49,10 +60,17 @@ def pt_pieces(data: TensorData, *, checksum: int | None = None) -> list[Piece]:
         Header, the tensor's memory (a view: do not change the tensor before it is written),
         trailer.
     """
+    header, trailer = pt_frame(data.dtype, data.shape, checksum=checksum)
+    return [header, contiguous_bytes(data), trailer]
+
+
+def pt_frame(
+    dtype: DType, shape: tuple[int, ...], *, checksum: int | None = None
+) -> tuple[bytes, bytes]:
+    """Return what comes before and after a tensor's bytes in its `.pt` file."""
     # Nobody checks this number: torch ignores it, and with it a file takes ten times as long to
     # write (DESIGN, decision 8). Hence 0, as torch.serialization.set_crc32_options(False) has it.
-    header, trailer = _frame_tensor(data.dtype, data.shape, checksum or 0)
-    return [header, _contiguous_bytes(data), trailer]
+    return _frame_tensor(dtype, shape, checksum or 0)
 
 
 def npy_pieces(data: TensorData) -> list[Piece]:
@@ -66,21 +84,31 @@ def npy_pieces(data: TensorData) -> list[Piece]:
     Raises:
         TensorFileError: numpy has no such dtype.
     """
-    if not data.dtype.native:
+    header, _ = npy_frame(data.dtype, data.shape)
+    return [header, contiguous_bytes(data)]
+
+
+def npy_frame(dtype: DType, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """Return what comes before and after a tensor's bytes in its `.npy` file.
+
+    Raises:
+        TensorFileError: numpy has no such dtype.
+    """
+    if not dtype.native:
         raise TensorFileError(
-            f"a .npy file cannot hold {data.dtype.name}, which numpy does not have; write a .pt "
+            f"a .npy file cannot hold {dtype.name}, which numpy does not have; write a .pt "
             "file instead"
         )
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header,
         {
-            "descr": np.lib.format.dtype_to_descr(data.dtype.carrier),
+            "descr": np.lib.format.dtype_to_descr(dtype.carrier),
             "fortran_order": False,
-            "shape": data.shape,
+            "shape": shape,
         },
     )
-    return [header.getvalue(), _contiguous_bytes(data)]
+    return header.getvalue(), b""
 
 
 def write_whole_file(path: Path, pieces: Sequence[Piece]) -> None:
@@ -111,6 +139,55 @@ def write_whole_file(path: Path, pieces: Sequence[Piece]) -> None:
         raise
 
 
+class HiddenFile:
+    """A file whose parts come in any order; it gets its name when the last one is there.
+
+    Args:
+        folder: where it will stand.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._hidden, self._fd = _open_hidden(folder)
+
+    def write_at(self, offset: int, content: Piece) -> None:
+        """Write one part; several threads may at the same time.
+
+        Raises:
+            OSError: as the system gave it.
+        """
+        left = memoryview(content)
+        while left:
+            written = os.pwrite(self._fd, left, offset)
+            if written <= 0:
+                raise _wrote_nothing()
+            left, offset = left[written:], offset + written
+
+    def publish(self, path: Path) -> None:
+        """Give the file its name.
+
+        Raises:
+            OSError: as the system gave it; the file is gone then.
+        """
+        try:
+            os.close(self._fd)
+            self._hidden.replace(path)
+        except BaseException:
+            self._hidden.unlink(missing_ok=True)
+            raise
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        os.close(self._fd)
+        self._hidden.unlink(missing_ok=True)
+
+
+def _wrote_nothing() -> OSError:
+    return OSError(EIO, "the system wrote nothing and reported no error")
+
+
 # One sequence for all threads of a process: its next() is atomic.
 _HIDDEN_NUMBERS = itertools.count()
 _HIDDEN_ATTEMPTS = 1000
@@ -137,7 +214,7 @@ def _write_all(fd: int, pieces: Sequence[Piece]) -> None:
         # One call takes a limited number of pieces, and of bytes: 2 GiB on Linux.
         written = os.writev(fd, left[:_MAX_PIECES_PER_WRITE])
         if written <= 0:
-            raise OSError(EIO, "the system wrote nothing and reported no error")
+            raise _wrote_nothing()
         done = 0
         while done < len(left) and written >= left[done].nbytes:
             written -= left[done].nbytes
@@ -147,7 +224,8 @@ def _write_all(fd: int, pieces: Sequence[Piece]) -> None:
             left[0] = left[0][written:]
 
 
-def _contiguous_bytes(data: TensorData) -> memoryview:
+def contiguous_bytes(data: TensorData) -> memoryview:
+    """Return a tensor's elements in C order; a view of it where they lie so."""
     # ascontiguousarray makes one dimension of none; reshape(-1) has it so anyway.
     flat: npt.NDArray[np.uint8] = np.ascontiguousarray(data.array).reshape(-1).view(np.uint8)
     return flat.data
