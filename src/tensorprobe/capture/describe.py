@@ -31,6 +31,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
+from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import is_plain
 from tensorprobe.summary.statistics import Measured
@@ -51,6 +52,8 @@ class Draft:
     requires_grad: bool
     checked: Checked | None = None
     data_name: str | None = None
+    # Its data on the way to the disk; `data_name` is known once that has arrived.
+    file: PendingFile | None = None
 
 
 Drafted = Any

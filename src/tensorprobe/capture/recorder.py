@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.describe import Draft, Drafted, describe, finish
+from tensorprobe.capture.kept_data import KeptData
+from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import ChecksumQueue
-from tensorprobe.summary.host import to_host
 from tensorprobe.summary.statistics import StatisticsQueue
 
 __all__ = ["Recorder"]
@@ -41,13 +42,20 @@ class _Pending:
     is_recompute: bool | None
     stack: tuple[Frame, ...]
     parent: str | None
+    # How much data was promised before it: none of it is on the way when this is written.
+    promised: int = 0
 
 
 class Recorder:
     """Everything that is recorded of one rank in one step."""
 
     def __init__(
-        self, config: Config, writer: DumpWriter, info: DumpInfo, tell: Callable[[str], None]
+        self,
+        config: Config,
+        writer: DumpWriter,
+        info: DumpInfo,
+        tell: Callable[[str], None],
+        transport: TensorTransport,
     ) -> None:
         self.config = config
         self._writer = writer
@@ -55,7 +63,8 @@ class Recorder:
         self._tell = tell
         self._queue = StatisticsQueue()
         self._checksums = ChecksumQueue()
-        self._pending: list[_Pending] = []
+        self._data = KeptData(writer, transport)
+        self._pending: deque[_Pending] = deque()
         self._counts: Counter[str] = Counter()
         # Drafts of tensors that are still alive, by the object's id, with their version.
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, Draft]] = {}
@@ -100,11 +109,22 @@ class Recorder:
         with self._lock:
             self._pending.append(
                 _Pending(
-                    name, inputs, kwargs, outputs, parameters, saved, is_recompute, stack, parent
+                    name,
+                    inputs,
+                    kwargs,
+                    outputs,
+                    parameters,
+                    saved,
+                    is_recompute,
+                    stack,
+                    parent,
+                    self._data.promised,
                 )
             )
-            if len(self._pending) >= _MOST_PENDING or not len(self._queue):
+            if len(self._pending) >= _MOST_PENDING:
                 self.flush()
+            elif not len(self._queue):
+                self._write_ready()
 
     def fail(self, what: str, err: Exception) -> None:
         """Count a record that could not be made; the first one is told."""
@@ -120,13 +140,20 @@ class Recorder:
             self._seen.clear()
 
     def flush(self) -> None:
-        """Fetch all numbers and write every pending record."""
+        """Fetch all numbers, wait for all data, and write every pending record."""
         with self._lock:
-            self._queue.fetch()
-            self._checksums.fetch()
-            pending, self._pending = self._pending, []
-            for record in pending:
-                self._writer.write(self._finish(record), stack=record.stack, parent=record.parent)
+            self._data.settle_all()
+            self._write_ready()
+
+    def _write_ready(self) -> None:
+        """Write the records, in their order, whose data have reached the disk."""
+        self._data.settle()
+        self._queue.fetch()
+        self._checksums.fetch()
+        pending = self._pending
+        while pending and pending[0].promised <= self._data.settled:
+            record = pending.popleft()
+            self._writer.write(self._finish(record), stack=record.stack, parent=record.parent)
 
     def _finish(self, record: _Pending) -> CallRecord:
         def all_of(values: tuple[Drafted, ...] | None) -> tuple[Any, ...] | None:
@@ -155,13 +182,16 @@ class Recorder:
             # An id is handed out again once its object is gone, and the data may have changed.
             is_seen = seen is not None and seen[0]() is tensor and seen[1] == version != -1
             keeps_data = self.keeps_data(full_name)
-            if seen is not None and is_seen and (seen[2].data_name is not None or not keeps_data):
-                draft = replace(seen[2], requires_grad=tensor.requires_grad)
-                if draft.data_name is not None:
-                    draft.data_name = (
-                        self._writer.link_tensor(full_name, draft.data_name) if keeps_data else None
+            if seen is not None and is_seen:
+                file = seen[2].file
+                has_data = file is not None and not file.is_lost
+                if has_data or not keeps_data:
+                    draft = replace(
+                        seen[2], requires_grad=tensor.requires_grad, data_name=None, file=None
                     )
-                return draft
+                    if keeps_data and file is not None:
+                        self._data.link(draft, full_name, file)
+                    return draft
             if len(self._seen) >= _MOST_PENDING:
                 self._seen = {
                     key: kept for key, kept in self._seen.items() if kept[0]() is not None
@@ -178,5 +208,5 @@ class Recorder:
             draft.checked = self._checksums.ask(tensor)
         if self.keeps_data(name):
             known = None if draft.checked is None else draft.checked.value
-            draft.data_name = self._writer.save_tensor(name, to_host(tensor), checksum=known)
+            self._data.save(draft, tensor, name, checksum=known)
         return draft

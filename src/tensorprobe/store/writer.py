@@ -115,8 +115,10 @@ class DumpWriter:
                 self._join(host)
         except OSError as err:
             self._lose("the dump", err)
-        names = TakenNames() if host is None else host._files.names
-        self._files = TensorFiles(self.folder / DATA_FOLDER, file_format, names, self._lose)
+        names: TakenNames = TakenNames() if host is None else host._files.names
+        self._files: TensorFiles = TensorFiles(
+            self.folder / DATA_FOLDER, file_format, names, self._lose
+        )
 
     def __enter__(self) -> DumpWriter:
         return self
