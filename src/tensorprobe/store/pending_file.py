@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from tensorprobe.store.tensor_bytes import HiddenFile, Piece, write_whole_file
 
@@ -25,7 +24,8 @@ class PendingFile:
 
     Args:
         name: the value's name, for messages.
-        path: where the file goes.
+        folder: where the file goes.
+        data_name: what it will be called there.
         frame: the bytes before and after the tensor's own.
         lose: told when it cannot be written.
 
@@ -36,6 +36,7 @@ class PendingFile:
 
     __slots__ = (
         "_error",
+        "_folder",
         "_followers",
         "_frame",
         "_hidden",
@@ -44,13 +45,18 @@ class PendingFile:
         "_name",
         "_parts_left",
         "_path",
+        "_promised_name",
         "data_name",
         "is_done",
     )
 
-    def __init__(self, name: str, path: Path, frame: tuple[bytes, bytes], lose: Lose) -> None:
+    def __init__(
+        self, name: str, folder: str, data_name: str, frame: tuple[bytes, bytes], lose: Lose
+    ) -> None:
         self._name = name
-        self._path = path
+        self._folder = folder
+        self._promised_name = data_name
+        self._path = f"{folder}/{data_name}"
         self._frame = frame
         self._lose = lose
         self._lock = threading.Lock()
@@ -69,7 +75,7 @@ class PendingFile:
     @property
     def suffix(self) -> str:
         """The ending of the file's name."""
-        return self._path.suffix
+        return os.path.splitext(self._promised_name)[1]
 
     def write(self, content: Piece) -> None:
         """Write the whole file now."""
@@ -80,7 +86,7 @@ class PendingFile:
                 write_whole_file(self._path, pieces)
             except FileNotFoundError:
                 # The first of its folder.
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                os.makedirs(self._folder, exist_ok=True)
                 write_whole_file(self._path, pieces)
         except OSError as err:
             self._end(err)
@@ -129,14 +135,15 @@ class PendingFile:
                 return
         self._link(source)
 
-    def link_to(self, source: Path) -> None:
+    def link_to(self, source: str) -> None:
         """Become a second name of a file that is on the disk."""
         try:
             try:
                 os.link(source, self._path)
             except OSError:
                 # No hard links here, or too many to one file: then a copy.
-                write_whole_file(self._path, [source.read_bytes()])
+                with open(source, "rb") as file:
+                    write_whole_file(self._path, [file.read()])
         except OSError as err:
             self._end(err)
         else:
@@ -149,9 +156,8 @@ class PendingFile:
     def _open(self) -> HiddenFile:
         with self._lock:
             if self._hidden is None:
-                folder = self._path.parent
-                folder.mkdir(parents=True, exist_ok=True)
-                self._hidden = HiddenFile(folder)
+                os.makedirs(self._folder, exist_ok=True)
+                self._hidden = HiddenFile(self._folder)
             return self._hidden
 
     def _complete(self) -> None:
@@ -176,7 +182,7 @@ class PendingFile:
             self._lose(f"the data of {self._name}", err)
         with self._lock:
             self._error = err
-            self.data_name = self._path.name if err is None else None
+            self.data_name = self._promised_name if err is None else None
             self.is_done = True
             followers, self._followers = self._followers, []
         for follower in followers:

@@ -17,9 +17,9 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from errno import EIO
 from functools import lru_cache
-from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
@@ -111,10 +111,11 @@ def npy_frame(dtype: DType, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
     return header.getvalue(), b""
 
 
-def write_whole_file(path: Path, pieces: Sequence[Piece]) -> None:
+def write_whole_file(path: str | os.PathLike[str], pieces: Sequence[Piece]) -> None:
     """Write pieces to a file that appears under its name only when it is complete.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_whole_file(Path(folder, "a.txt"), [b"one ", b"two"])
     ...     Path(folder, "a.txt").read_text()
@@ -127,15 +128,15 @@ def write_whole_file(path: Path, pieces: Sequence[Piece]) -> None:
     Raises:
         OSError: as the system gave it; no other file is left behind.
     """
-    hidden, fd = _open_hidden(path.parent)
+    hidden, fd = _open_hidden(os.path.dirname(path))
     try:
         try:
             _write_all(fd, pieces)
         finally:
             os.close(fd)
-        hidden.replace(path)
+        os.replace(hidden, path)
     except BaseException:
-        hidden.unlink(missing_ok=True)
+        _remove(hidden)
         raise
 
 
@@ -149,7 +150,7 @@ class HiddenFile:
         OSError: it cannot be made.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self._hidden, self._fd = _open_hidden(folder)
 
     def write_at(self, offset: int, content: Piece) -> None:
@@ -165,7 +166,7 @@ class HiddenFile:
                 raise _wrote_nothing()
             left, offset = left[written:], offset + written
 
-    def publish(self, path: Path) -> None:
+    def publish(self, path: str) -> None:
         """Give the file its name.
 
         Raises:
@@ -173,15 +174,20 @@ class HiddenFile:
         """
         try:
             os.close(self._fd)
-            self._hidden.replace(path)
+            os.replace(self._hidden, path)
         except BaseException:
-            self._hidden.unlink(missing_ok=True)
+            _remove(self._hidden)
             raise
 
     def discard(self) -> None:
         """Remove what was written."""
         os.close(self._fd)
-        self._hidden.unlink(missing_ok=True)
+        _remove(self._hidden)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _wrote_nothing() -> OSError:
@@ -194,10 +200,11 @@ _HIDDEN_ATTEMPTS = 1000
 _MAX_PIECES_PER_WRITE = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
-def _open_hidden(folder: Path) -> tuple[Path, int]:
+def _open_hidden(folder: str) -> tuple[str, int]:
     """Create a file with a name of its own; short, as the final one may use all 255 bytes."""
     for attempt in itertools.count(1):
-        hidden = folder / f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}"
+        # Not by pathlib: a step has hundreds of files, and this is as much work as a small one.
+        hidden = os.path.join(folder, f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             return hidden, os.open(hidden, flags, 0o666)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Literal
@@ -47,7 +48,7 @@ class TensorFiles:
     def __init__(
         self, folder: Path, file_format: Literal["pt", "npy"], names: TakenNames, lose: Lose
     ) -> None:
-        self._folder = folder
+        self._folder = os.fspath(folder)
         self._file_format = file_format
         self._lose = lose
         self.names = names
@@ -91,13 +92,13 @@ class TensorFiles:
 
     def link(self, name: str, data_name: str) -> str | None:
         """Give a file that is written a second name now; returns that, or None if it is lost."""
-        source = inside(self._folder, data_name)
+        source = inside(Path(self._folder), data_name)
         if file_name_of(name, source.suffix) == data_name:
             return data_name
         linked = self._take(name, source.suffix)
         if linked is None:
             return None
-        linked.link_to(source)
+        linked.link_to(os.fspath(source))
         return linked.data_name
 
     def _take(
@@ -107,4 +108,4 @@ class TensorFiles:
         if not self.names.take(data_name):
             self._lose(f"the data of {name}, which came a second time,", None)
             return None
-        return PendingFile(name, self._folder / data_name, frame, self._lose)
+        return PendingFile(name, self._folder, data_name, frame, self._lose)
