@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,27 +33,52 @@ from tensorprobe.records import (
 )
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.checksum import Checked
-from tensorprobe.summary.host import is_plain
+from tensorprobe.summary.host import PLAIN_DTYPES, is_plain
 from tensorprobe.summary.statistics import Measured
 
 __all__ = ["Draft", "Drafted", "describe", "finish", "tensors_in"]
 
 _DEEPEST = 20
 _LONGEST_TEXT = 200
+_DTYPE_NAMES = {dtype: str(dtype) for dtype in PLAIN_DTYPES}
+_SCALARS = frozenset((bool, int, float, complex, str))
 
 
-@dataclass(slots=True)
 class Draft:
     """A tensor whose numbers are still on their way."""
 
-    measured: Measured
-    dtype: str
-    shape: tuple[int, ...]
-    requires_grad: bool
-    checked: Checked | None = None
-    data_name: str | None = None
-    # Its data on the way to the disk; `data_name` is known once that has arrived.
-    file: PendingFile | None = None
+    __slots__ = ("checked", "dtype", "file", "measured", "requires_grad", "shape")
+
+    def __init__(
+        self,
+        measured: Measured,
+        checked: Checked | None,
+        tensor: torch.Tensor,
+        file: PendingFile | None,
+    ) -> None:
+        self.measured = measured
+        self.checked = checked
+        self.dtype = tensor.dtype
+        self.shape = tuple(tensor.shape)
+        self.requires_grad = tensor.requires_grad
+        # Its data, perhaps still on the way to the disk.
+        self.file = file
+
+    def finish(self) -> TensorValue:
+        """Return the tensor's record, now that its numbers are there."""
+        assert self.measured.numbers is not None, "fetched before"
+        largest, smallest, mean, norm = self.measured.numbers
+        return TensorValue(
+            _DTYPE_NAMES[self.dtype],
+            self.shape,
+            largest,
+            smallest,
+            mean,
+            norm,
+            self.requires_grad,
+            None if self.checked is None else str(self.checked),
+            None if self.file is None else self.file.data_name,
+        )
 
 
 Drafted = Any
@@ -63,13 +88,19 @@ OnTensor = Callable[[torch.Tensor, tuple[str, ...]], Drafted]
 
 
 def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Drafted:
-    """Describe one value, nested or not; `on_tensor` describes each plain tensor in it."""
+    """Describe one value, nested or not; `on_tensor` describes each plain tensor in it.
+
+    Args:
+        value: what a call was given or returned.
+        on_tensor: gets a tensor and the parts of its name.
+        path: the parts of the value's own name; those of values inside it come behind them.
+    """
     if isinstance(value, torch.Tensor):
         return on_tensor(value, path) if is_plain(value) else _unusual_tensor(value)
     if value is None:
         return None
     kind = type(value)
-    if kind in (bool, int, float, complex, str):
+    if kind in _SCALARS:
         return ScalarValue(kind.__name__, value)
     if len(path) > _DEEPEST:
         return UnknownValue(kind.__name__, "nested too deeply")
@@ -162,19 +193,7 @@ def _unusual_tensor(tensor: torch.Tensor) -> Value:
 def finish(value: Drafted) -> Value:
     """Replace the drafts in a value by tensors with their numbers."""
     if isinstance(value, Draft):
-        assert value.measured.numbers is not None, "fetched before"
-        largest, smallest, mean, norm = value.measured.numbers
-        return TensorValue(
-            value.dtype,
-            value.shape,
-            largest,
-            smallest,
-            mean,
-            norm,
-            value.requires_grad,
-            None if value.checked is None else str(value.checked),
-            value.data_name,
-        )
+        return value.finish()
     if isinstance(value, ListValue):
         return ListValue(tuple(finish(item) for item in value.items), value.is_tuple)
     if isinstance(value, DictValue):
@@ -189,16 +208,18 @@ def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:
     """Return the tensors in nested lists, tuples and mappings, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
-    if depth > _DEEPEST:
+    if value is None or type(value) in _SCALARS or depth > _DEEPEST:
         return []
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item, depth + 1)]
     if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in tensors_in(item, depth + 1)]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [
-            tensor
-            for f in fields(value)
-            for tensor in tensors_in(getattr(value, f.name), depth + 1)
-        ]
-    return []
+        value = value.values()
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, f.name) for f in fields(value)]
+    elif not isinstance(value, (list, tuple)):
+        return []
+    found: list[torch.Tensor] = []
+    for item in value:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif item is not None and type(item) not in _SCALARS:
+            found += tensors_in(item, depth + 1)
+    return found

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.config import Config
 from tensorprobe.errors import ConfigError, NameFormatError
-from tensorprobe.names import ApiCall, ModuleCall, forward_of, parse_call
+from tensorprobe.names import ApiCall, ModuleCall, backward_of, forward_of, parse_call
 
 __all__ = ["CallFilter"]
 
@@ -35,6 +35,9 @@ class CallFilter:
     Args:
         config: the filters as the user wrote them.
 
+    Attributes:
+        is_open: whether every call counts, so that only `data_mode` need be asked.
+
     Raises:
         ConfigError: a `name-regex(…)` that is none, or a scope that the level cannot see.
     """
@@ -43,7 +46,7 @@ class CallFilter:
         self._is_listed = _matcher("list", config.list)
         everything = config.task == "tensor"
         with_data = () if everything else config.tensor_list
-        self._has_data = _matcher("tensor_list", with_data, otherwise=everything)
+        self._has_data = _matcher("tensor_list", with_data) if everything or with_data else None
         # Asked for every call and every tensor.
         self._parts = {
             (direction, side): config.wants_data(direction, side)
@@ -59,6 +62,7 @@ class CallFilter:
         self._scope = _Scope(*_checked_scope(config)) if config.scope else None
         self._running: list[_Running] = []
         self._last_asked = ("", False)
+        self.is_open = not (config.list or config.scope)
 
     @property
     def unseen_scope(self) -> str | None:
@@ -72,9 +76,14 @@ class CallFilter:
         """Whether `data_mode` keeps the inputs or the outputs of one direction."""
         return self._parts[direction, side]
 
-    def keeps_data(self, name: str) -> bool:
-        """Whether the real data of a value of this name is written, not only its statistics."""
-        return self._has_data(name)
+    def wants_direction(self, direction: Literal["forward", "backward"]) -> bool:
+        """Whether `data_mode` keeps anything of one direction."""
+        return self._directions[direction]
+
+    @property
+    def keeps_data(self) -> Callable[[str], bool] | None:
+        """Whether the real data of a value of a name is written; None where no data are."""
+        return self._has_data
 
     def enter(self, name: str) -> bool:
         """Note that a forward call begins; returns whether it is recorded.
@@ -98,7 +107,7 @@ class CallFilter:
                     name,
                     is_wanted,
                     unfolds_forward=self._unfolds and self._is_listed(name),
-                    unfolds_backward=self._unfolds and self._is_listed(_backward_of(name)),
+                    unfolds_backward=self._unfolds and self._is_listed(backward_of(name)),
                 )
             )
         return is_wanted
@@ -191,10 +200,8 @@ class _Scope:
         self._is_open = self.has_begun = True
 
 
-def _matcher(
-    field: str, entries: tuple[str, ...], *, otherwise: bool = True
-) -> Callable[[str], bool]:
-    """Turn names, parts of names and name-regex(…) into one question."""
+def _matcher(field: str, entries: tuple[str, ...]) -> Callable[[str], bool]:
+    """Turn names, parts of names and name-regex(…) into one question; no entry means all."""
     parts: list[str] = []
     patterns: list[re.Pattern[str]] = []
     for entry in entries:
@@ -209,7 +216,7 @@ def _matcher(
                 f"{field} holds {entry!r}, wanted a regular expression in the brackets: {err}"
             ) from err
     if not entries:
-        return lambda name: otherwise
+        return lambda name: True
     return lambda name: any(part in name for part in parts) or any(p.match(name) for p in patterns)
 
 
@@ -237,9 +244,3 @@ def _checked_scope(config: Config) -> tuple[str, str]:
 
 def _is_module(name: str) -> bool:
     return name.startswith("Module.")
-
-
-def _backward_of(name: str) -> str:
-    call = parse_call(name)
-    assert isinstance(call, (ApiCall, ModuleCall))
-    return str(replace(call, direction="backward"))

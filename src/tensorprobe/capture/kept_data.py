@@ -1,15 +1,14 @@
-"""The real data of one recorder's tensors: which files are on their way, and which have arrived.
+"""The real data of one recorder's tensors: each is written once, whatever names it has.
 
-    a draft ─► promise its file ─► the transport ─► settle: the draft names what is on the disk
+    a tensor ─► seen before? a second name of that file : a new file ─► the transport
 
-Drafts are settled in the order in which they came, so a record may be written as soon as all
-drafts that were promised before it are settled.
+Files are promised at once and delivered in that order, as numbers are: a record may be written
+when all files that were promised before it are delivered, which is to say written or lost.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
 
 import torch
 
@@ -17,73 +16,79 @@ from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
+from tensorprobe.summary.seen import SeenMemory
 
 __all__ = ["KeptData"]
 
-
-class _Draft(Protocol):
-    """What of a draft is used here."""
-
-    data_name: str | None
-    file: Any
+Shape = tuple[int, ...]
 
 
 class KeptData:
-    """Saves the data of drafts and tells them what became of it.
+    """Has the data of tensors written.
 
     Args:
         writer: of the dump.
         transport: brings the bytes to the disk.
 
     Attributes:
-        promised: how many drafts were given a file so far.
-        settled: how many of them know by now whether it is there.
+        promised: how many files there are so far.
+        delivered: how many of them, from the first on, are known to be written or lost.
     """
 
     def __init__(self, writer: DumpWriter, transport: TensorTransport) -> None:
         self._writer = writer
         self._transport = transport
-        self._awaited: deque[tuple[_Draft, PendingFile]] = deque()
+        # A view shows the same bytes, but its file says another shape.
+        self._seen = SeenMemory[dict[Shape, PendingFile]](is_ordered=True)
+        self._awaited: deque[PendingFile] = deque()
         self.promised = 0
-        self.settled = 0
+        self.delivered = 0
 
-    def save(self, draft: _Draft, tensor: torch.Tensor, name: str, *, checksum: int | None) -> None:
-        """Save a tensor as it is now, under its value's name."""
+    def keep(self, tensor: torch.Tensor, name: str, checksum: int | None) -> PendingFile | None:
+        """Have a tensor written as it is now; returns its file, None if it can have none.
+
+        Args:
+            tensor: a plain tensor.
+            name: its value's name.
+            checksum: the CRC-32 of its bytes, where that is known.
+        """
         files = self._writer.tensor_files
         if files is None:
-            return
+            return None
         shape = tuple(tensor.shape)
-        file = files.promise(name, DTYPES[str(tensor.dtype)], shape, checksum=checksum)
-        if file is not None:
-            self._await(draft, file)
+        seen = self._seen.find(tensor)
+        same = None if seen is None else seen.get(shape)
+        if same is not None and not same.is_lost:
+            file = files.promise_link(name, same)
+        else:
+            file = files.promise(name, DTYPES[str(tensor.dtype)], shape, checksum=checksum)
+        if file is None:
+            return None
+        self._awaited.append(file)
+        self.promised += 1
+        if same is None or same.is_lost:
             self._transport.save(tensor, file)
+            if seen is None:
+                self._seen.keep(tensor, {shape: file})
+            else:
+                seen[shape] = file
+        return file
 
-    def link(self, draft: _Draft, name: str, source: PendingFile) -> None:
-        """Give the data of a tensor that was saved before a second name."""
-        files = self._writer.tensor_files
-        file = None if files is None else files.promise_link(name, source)
-        if file is not None:
-            self._await(draft, file)
+    def forget_tensors(self) -> None:
+        """Trust no tensor's version any longer: somebody wrote without raising it."""
+        self._seen.clear()
 
-    def settle(self) -> None:
-        """Name the files that have arrived; does not wait."""
+    def poll(self) -> None:
+        """Count what has been delivered, without waiting."""
         awaited = self._awaited
-        while awaited and awaited[0][1].is_done:
-            draft, file = awaited.popleft()
-            draft.data_name = file.data_name
-            self.settled += 1
+        while awaited and awaited[0].is_done:
+            awaited.popleft()
+            self.delivered += 1
 
-    def settle_all(self) -> None:
-        """Wait until every file has arrived or is lost."""
+    def fetch(self) -> None:
+        """Wait until every file is written or lost."""
         if self._awaited:
             self._transport.drain()
-            self.settle()
-            # What is left was cut off, by Ctrl-C for one: it has no file.
-            self.settled += len(self._awaited)
-            self._awaited.clear()
-
-    def _await(self, draft: _Draft, file: PendingFile) -> None:
-        draft.file = file
-        draft.data_name = None
-        self._awaited.append((draft, file))
-        self.promised += 1
+        # What is still not done was cut off, by Ctrl-C for one: it has no file.
+        self._awaited.clear()
+        self.delivered = self.promised

@@ -32,8 +32,11 @@ _OLD_BINARY = {
 }  # fmt: skip
 _REFLECTED = frozenset(("add", "mul", "and", "or", "xor"))
 
-_instructions: dict[CodeType, dict[int, dis.Instruction]] = {}
-_known: dict[tuple[CodeType, int, bool], str | None] = {}
+# By the code's id: a code's own hash reads all of it, each time. What is in here keeps the codes
+# alive, so that no id is handed out again.
+_instructions: dict[int, tuple[CodeType, dict[int, dis.Instruction]]] = {}
+_right_names: dict[tuple[int, int], str | None] = {}
+_known: dict[tuple[int, int, bool], str | None] = {}
 
 
 def operator_at(frame: FrameType, *, is_other_first: bool = False) -> str | None:
@@ -43,7 +46,7 @@ def operator_at(frame: FrameType, *, is_other_first: bool = False) -> str | None
         frame: the frame that torch was called from.
         is_other_first: the left operand is no tensor, so the operator is the reflected one.
     """
-    key = (frame.f_code, frame.f_lasti, is_other_first)
+    key = (id(frame.f_code), frame.f_lasti, is_other_first)
     try:
         return _known[key]
     except KeyError:
@@ -80,9 +83,11 @@ def instruction_at(frame: FrameType) -> dis.Instruction | None:
 
 def instructions_of(code: CodeType) -> dict[int, dis.Instruction]:
     """Return a code's instructions by their place, in order."""
-    if code not in _instructions:
-        _instructions[code] = {found.offset: found for found in dis.get_instructions(code)}
-    return _instructions[code]
+    known = _instructions.get(id(code))
+    if known is None:
+        known = (code, {found.offset: found for found in dis.get_instructions(code)})
+        _instructions[id(code)] = known
+    return known[1]
 
 
 def is_right_operand(frame: FrameType, value: object) -> bool:
@@ -90,14 +95,24 @@ def is_right_operand(frame: FrameType, value: object) -> bool:
 
     Only an operand that was loaded by its name shows itself; for any other the answer is no.
     """
+    key = (id(frame.f_code), frame.f_lasti)
+    if key not in _right_names:
+        _right_names[key] = _right_name(frame)
+    name = _right_names[key]
+    if name is None:
+        return False
+    return frame.f_locals.get(name, frame.f_globals.get(name)) is value
+
+
+def _right_name(frame: FrameType) -> str | None:
     instructions = instructions_of(frame.f_code)
     before = [found for offset, found in instructions.items() if offset < frame.f_lasti]
     loads = [found for found in before[-3:] if found.opname != "CACHE"]
     if not loads or not loads[-1].opname.startswith(
         ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")
     ):
-        return False
+        return None
     name = loads[-1].argval
     # Python 3.12 and later load two at once.
-    name = name[-1] if isinstance(name, tuple) else name
-    return frame.f_locals.get(name, frame.f_globals.get(name)) is value
+    right: str = name[-1] if isinstance(name, tuple) else name
+    return right

@@ -1,6 +1,6 @@
 """Keep the records of one step in order until their numbers are there, then write them.
 
-    watchers ─► draft ─► pending records ─► fetch once ─► DumpWriter
+    watchers ─► draft ─► pending records ─► numbers arrive ─► DumpWriter
 
 A record that cannot be made is counted and told once; the run never notices.
 """
@@ -8,10 +8,9 @@ A record that cannot be made is counted and told once; the run never notices.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,14 +20,20 @@ from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
+from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
-from tensorprobe.summary.checksum import ChecksumQueue
-from tensorprobe.summary.statistics import StatisticsQueue
+from tensorprobe.summary.checksum import Checked, ChecksumQueue
+from tensorprobe.summary.seen import SeenMemory
+from tensorprobe.summary.statistics import Measured, StatisticsQueue
 
 __all__ = ["Recorder"]
 
-# Records wait in memory for their numbers; past this many one wait for the device clears them.
+_Numbers = tuple[Measured, "Checked | None"]
+
+# Records wait in memory for their numbers; past this many the oldest are waited for.
 _MOST_PENDING = 4096
+# Looking whether numbers have arrived costs a little, so it is done once in so many records.
+_BETWEEN_LOOKS = 16
 
 
 @dataclass(slots=True)
@@ -42,8 +47,10 @@ class _Pending:
     is_recompute: bool | None
     stack: tuple[Frame, ...]
     parent: str | None
-    # How much data was promised before it: none of it is on the way when this is written.
-    promised: int = 0
+    # How many statistics, checksums and files must have been delivered before it can be written.
+    statistics: int
+    checksums: int
+    files: int
 
 
 class Recorder:
@@ -61,17 +68,19 @@ class Recorder:
         self._writer = writer
         self._info = info
         self._tell = tell
-        self._queue = StatisticsQueue()
+        self._statistics = StatisticsQueue()
         self._checksums = ChecksumQueue()
-        self._data = KeptData(writer, transport)
         self._pending: deque[_Pending] = deque()
         self._counts: Counter[str] = Counter()
-        # Drafts of tensors that are still alive, by the object's id, with their version.
-        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, Draft]] = {}
+        self._with_checksums = config.summary_mode == "md5"
+        self._numbers = SeenMemory[_Numbers](is_ordered=self._with_checksums)
+        self._data = KeptData(writer, transport)
         self._lock = threading.RLock()
         self.failures = 0
-        # Whether the data of a value of this name is written, beside its statistics.
-        self.keeps_data: Callable[[str], bool] = lambda name: info.task == "tensor"
+        # Whether the data of a value of this name is written, beside its statistics; None: of none.
+        self.keeps_data: Callable[[str], bool] | None = (
+            (lambda name: True) if info.task == "tensor" else None
+        )
 
     def next_number(self, key: str) -> int:
         """Count the calls of one API or module, from 0 in each step."""
@@ -82,15 +91,22 @@ class Recorder:
 
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
-        return describe(value, lambda tensor, path: self._draft_tensor(tensor, name, path))
+        with self._lock:
+            return describe(value, self._draft_tensor, (name,))
 
-    def draft_all(self, values: Any, name: str) -> tuple[Drafted, ...]:
+    def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values, `{name}.0` and on."""
-        return tuple(self.draft(value, f"{name}.{index}") for index, value in enumerate(values))
+        with self._lock:
+            draft = self._draft_tensor
+            return tuple([describe(value, draft, (name, str(i))) for i, value in enumerate(values)])
 
     def draft_named(self, values: Mapping[str, Any], name: str) -> dict[str, Drafted]:
         """Describe named values, `{name}.{key}`."""
-        return {key: self.draft(value, f"{name}.{key}") for key, value in values.items()}
+        if not values:
+            return {}
+        with self._lock:
+            draft = self._draft_tensor
+            return {key: describe(value, draft, (name, key)) for key, value in values.items()}
 
     def add(
         self,
@@ -107,24 +123,22 @@ class Recorder:
     ) -> None:
         """Put one record at the end of the line."""
         with self._lock:
-            self._pending.append(
-                _Pending(
-                    name,
-                    inputs,
-                    kwargs,
-                    outputs,
-                    parameters,
-                    saved,
-                    is_recompute,
-                    stack,
-                    parent,
-                    self._data.promised,
-                )
-            )
+            statistics, checksums = self._statistics, self._checksums
+            pending = _Pending(
+                name, inputs, kwargs, outputs, parameters, saved, is_recompute, stack, parent,
+                statistics.asked, checksums.asked, self._data.promised,
+            )  # fmt: skip
+            if not self._pending and self._is_ready(pending):
+                self._write([pending])
+                return
+            self._pending.append(pending)
+            if not len(self._pending) % _BETWEEN_LOOKS:
+                statistics.poll()
+                checksums.poll()
+                self._data.poll()
+                self._write_ready()
             if len(self._pending) >= _MOST_PENDING:
                 self.flush()
-            elif not len(self._queue):
-                self._write_ready()
 
     def fail(self, what: str, err: Exception) -> None:
         """Count a record that could not be made; the first one is told."""
@@ -137,76 +151,79 @@ class Recorder:
     def forget_tensors(self) -> None:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
-            self._seen.clear()
+            self._numbers.clear()
+            self._data.forget_tensors()
 
     def flush(self) -> None:
         """Fetch all numbers, wait for all data, and write every pending record."""
         with self._lock:
-            self._data.settle_all()
+            # While the device is at work on the last numbers, records with the first are written.
+            while self._statistics.fetch():
+                self._checksums.poll()
+                self._write_ready()
+            while self._checksums.fetch():
+                self._write_ready()
+            self._data.fetch()
             self._write_ready()
 
+    def _is_ready(self, record: _Pending) -> bool:
+        return (
+            record.statistics <= self._statistics.delivered
+            and record.checksums <= self._checksums.delivered
+            and record.files <= self._data.delivered
+        )
+
     def _write_ready(self) -> None:
-        """Write the records, in their order, whose data have reached the disk."""
-        self._data.settle()
-        self._queue.fetch()
-        self._checksums.fetch()
-        pending = self._pending
-        while pending and pending[0].promised <= self._data.settled:
-            record = pending.popleft()
+        ready: list[_Pending] = []
+        while self._pending and self._is_ready(self._pending[0]):
+            ready.append(self._pending.popleft())
+        if ready:
+            self._write(ready)
+
+    def _write(self, records: list[_Pending]) -> None:
+        if len(records) == 1:
+            record = records[0]
             self._writer.write(self._finish(record), stack=record.stack, parent=record.parent)
+        else:
+            self._writer.write_all((self._finish(r), r.stack, r.parent) for r in records)
 
     def _finish(self, record: _Pending) -> CallRecord:
-        def all_of(values: tuple[Drafted, ...] | None) -> tuple[Any, ...] | None:
-            return None if values is None else tuple(finish(v) for v in values)
-
-        def named(values: Mapping[str, Drafted] | None) -> dict[str, Any] | None:
-            if values is None:
-                return None
-            return {key: finish(value) for key, value in values.items()}
-
+        saved = record.saved
         return CallRecord(
             record.name,
-            all_of(record.inputs),
-            named(record.kwargs),
-            all_of(record.outputs),
-            named(record.parameters),
-            None if record.saved is None else (finish(record.saved[0]),),
+            _finish_all(record.inputs),
+            _finish_named(record.kwargs),
+            _finish_all(record.outputs),
+            _finish_named(record.parameters),
+            None if saved is None else (finish(saved[0]),),
             record.is_recompute,
         )
 
-    def _draft_tensor(self, tensor: torch.Tensor, name: str, path: tuple[str, ...]) -> Draft:
-        full_name = ".".join((name, *path))
-        with self._lock:
-            version = -1 if tensor.is_inference() else tensor._version
-            seen = self._seen.get(id(tensor))
-            # An id is handed out again once its object is gone, and the data may have changed.
-            is_seen = seen is not None and seen[0]() is tensor and seen[1] == version != -1
-            keeps_data = self.keeps_data(full_name)
-            if seen is not None and is_seen:
-                file = seen[2].file
-                has_data = file is not None and not file.is_lost
-                if has_data or not keeps_data:
-                    draft = replace(
-                        seen[2], requires_grad=tensor.requires_grad, data_name=None, file=None
-                    )
-                    if keeps_data and file is not None:
-                        self._data.link(draft, full_name, file)
-                    return draft
-            if len(self._seen) >= _MOST_PENDING:
-                self._seen = {
-                    key: kept for key, kept in self._seen.items() if kept[0]() is not None
-                }
-            draft = self._new_draft(tensor, full_name)
-            self._seen[id(tensor)] = (weakref.ref(tensor), version, draft)
-            return draft
+    def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Draft:
+        numbers = self._numbers.find(tensor)
+        if numbers is None:
+            measured = self._statistics.ask(tensor)
+            checked = self._checksums.ask(tensor) if self._with_checksums else None
+            numbers = (measured, checked)
+            self._numbers.keep(tensor, numbers)
+        measured, checked = numbers
+        return Draft(measured, checked, tensor, self._keep_data(tensor, path, checked))
 
-    def _new_draft(self, tensor: torch.Tensor, name: str) -> Draft:
-        draft = Draft(
-            self._queue.ask(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad
-        )
-        if self.config.summary_mode == "md5":
-            draft.checked = self._checksums.ask(tensor)
-        if self.keeps_data(name):
-            known = None if draft.checked is None else draft.checked.value
-            self._data.save(draft, tensor, name, checksum=known)
-        return draft
+    def _keep_data(
+        self, tensor: torch.Tensor, path: tuple[str, ...], checked: Checked | None
+    ) -> PendingFile | None:
+        """Have a tensor's data written, if they are wanted."""
+        if self.keeps_data is None:
+            return None
+        name = ".".join(path)
+        if not self.keeps_data(name):
+            return None
+        return self._data.keep(tensor, name, None if checked is None else checked.value)
+
+
+def _finish_all(values: tuple[Drafted, ...] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple([finish(value) for value in values])
+
+
+def _finish_named(values: Mapping[str, Drafted] | None) -> dict[str, Any] | None:
+    return None if values is None else {key: finish(value) for key, value in values.items()}

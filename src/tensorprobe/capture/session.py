@@ -25,7 +25,7 @@ from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
-from tensorprobe.names import ApiCall, ModuleCall, parse_call
+from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.writer import DumpWriter, rank_folder
 
@@ -82,6 +82,12 @@ class Session:
         # Whether nothing is recorded now but what a module_dump asked for.
         self.is_paused = False
         self._inside_custom: set[int] = set()
+        # Asked for every call, so they are looked up once.
+        wants_part = self.calls.wants_part
+        self._with_inputs = wants_part("forward", "input")
+        self._with_outputs = wants_part("forward", "output")
+        self._with_gradients_in = wants_part("backward", "input")
+        self._with_gradients_out = wants_part("backward", "output")
         self._saved: SavedValues | None = None
         self._saved_recorder = self.recorder
 
@@ -178,6 +184,8 @@ class Session:
 
         Asking again gives the same answer until another call comes.
         """
+        if self.calls.is_open and not self.is_paused and not self._inside_custom:
+            return self.calls.wants_direction(direction)
         if self.is_quiet and not name.startswith("Module."):
             return False
         if direction == "forward":
@@ -232,30 +240,33 @@ class Session:
         if self._kernels is not None:
             return self._kernels.follow_call(api, function, args, kwargs)
         recorder = self.recorder
-        number = recorder.next_number(f"{api.api_type}.{api.api_name}")
-        name = str(ApiCall(api.api_type, api.api_name, number, "forward"))
+        api_type, api_name = api.api_type, api.api_name
+        number = recorder.next_number(f"{api_type}.{api_name}")
+        name = f"{api_type}.{api_name}.{number}.forward"
         is_wanted = self.wants(name, "forward")
         shown, shown_by_name = spelled or (args, kwargs)
-        inputs = named = None
-        edges = None
+        inputs = named = edges = None
         start = 0
         try:
-            if is_wanted and self.wants_data("forward", "input"):
+            if is_wanted and self._with_inputs:
                 inputs = recorder.draft_all(shown, f"{name}.input")
                 named = recorder.draft_named(shown_by_name, f"{name}.kwargs")
             if torch.is_grad_enabled():
-                edges = InputEdges(tensors_in((shown, tuple(shown_by_name.values()))))
+                tensors = tensors_in(shown)
+                if shown_by_name:
+                    tensors += tensors_in(shown_by_name)
+                edges = InputEdges(tensors)
                 start = next_sequence_number()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         result = function(*args, **kwargs)
-        if api.api_name in _WRITES_UNSEEN:
+        if api_name in _WRITES_UNSEEN:
             recorder.forget_tensors()
         try:
             parent = None if self._modules is None else self._modules.current
             if is_wanted:
                 outputs = None
-                if self.wants_data("forward", "output"):
+                if self._with_outputs:
                     # An in-place operator written as a statement returns its left side.
                     values = result if type(result) is tuple else (result,)
                     outputs = recorder.draft_all(values, f"{name}.output")
@@ -302,7 +313,7 @@ class Session:
         parent: str | None,
     ) -> None:
         """Record the backward of a call when it happens."""
-        backward = _backward_of(name)
+        backward = backward_of(name)
         if self._gradients is None or not self.calls.follow(backward):
             return
         recorder = self.recorder
@@ -313,24 +324,18 @@ class Session:
             if not self.calls.reach(backward):
                 return
             into = out = None
-            if self.wants_data("backward", "input"):
+            if self._with_gradients_in:
                 into = recorder.draft_all(of_outputs, f"{backward}.input")
-            if self.wants_data("backward", "output"):
+            if self._with_gradients_out:
                 out = recorder.draft_all(of_inputs, f"{backward}.output")
             recorder.add(
                 backward,
                 inputs=into,
                 outputs=out,
-                parent=None if parent is None else _backward_of(parent),
+                parent=None if parent is None else backward_of(parent),
             )
 
         self._gradients.watch(backward, edges, start, outputs, done)
-
-
-def _backward_of(name: str) -> str:
-    call = parse_call(name)
-    assert isinstance(call, (ApiCall, ModuleCall))
-    return str(replace(call, direction="backward"))
 
 
 def _devices() -> tuple[str, ...]:

@@ -23,7 +23,8 @@ _MOST_FRAMES = 6
 
 Spelling = tuple[int, tuple[str, ...]]
 
-_spellings: dict[tuple[CodeType, int], Spelling | None] = {}
+# By the code's id, which its own hash is too slow for; `instructions_of` keeps the codes alive.
+_spellings: dict[tuple[int, int], Spelling | None] = {}
 
 
 def as_spelled(
@@ -65,7 +66,7 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
 
 
 def _spelling_at(frame: FrameType) -> Spelling | None:
-    key = (frame.f_code, frame.f_lasti)
+    key = (id(frame.f_code), frame.f_lasti)
     if key not in _spellings:
         _spellings[key] = _read_spelling(frame.f_code, frame.f_lasti)
     return _spellings[key]

@@ -19,10 +19,11 @@ _PASSED_OVER = frozenset((torch.overrides.__file__,))
 _DEEPEST = 200
 
 
-_Key = tuple[tuple[CodeType, int], ...]
+# Codes stand for themselves by their ids: a code's own hash reads all of it, each time. What is in
+# here keeps the codes alive, so that no id is handed out again.
+_codes: dict[int, tuple[CodeType, bool]] = {}
 # Kept for the whole process: the steps of a training make their calls in the same places.
-_seen: dict[_Key, tuple[Frame, ...]] = {}
-_is_own: dict[CodeType, bool] = {}
+_seen: dict[tuple[int, ...], tuple[Frame, ...]] = {}
 # A program that makes up code as it goes must not fill the memory.
 _MOST_SEEN = 50_000
 
@@ -31,27 +32,32 @@ class StackReader:
     """Reads call stacks; each distinct one is built once in a process."""
 
     def read(self) -> tuple[Frame, ...]:
-        """Return the frames of the caller, innermost first."""
-        key: list[tuple[CodeType, int]] = []
+        """Return the frames of the caller, innermost first; the same object for the same stack."""
+        key: list[int] = []
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and len(key) < _DEEPEST:
+        depth = 0
+        while frame is not None and depth < _DEEPEST:
             code = frame.f_code
-            is_own = _is_own.get(code)
-            if is_own is None:
+            known = _codes.get(id(code))
+            if known is None:
                 name = code.co_filename
-                is_own = name.startswith(_OWN_FOLDER) or name in _PASSED_OVER
-                _is_own[code] = is_own
-            if not is_own:
-                key.append((code, frame.f_lasti))
+                known = (code, name.startswith(_OWN_FOLDER) or name in _PASSED_OVER)
+                _codes[id(code)] = known
+            if not known[1]:
+                key += (id(code), frame.f_lasti)
+                depth += 1
             frame = frame.f_back
         places = tuple(key)
-        known = _seen.get(places)
-        if known is None:
-            if len(_seen) >= _MOST_SEEN:
+        stack = _seen.get(places)
+        if stack is None:
+            pairs = zip(key[::2], key[1::2], strict=True)
+            stack = tuple(_frame_of(_codes[code][0], place) for code, place in pairs)
+            if len(_seen) >= _MOST_SEEN or len(_codes) >= _MOST_SEEN:
                 _seen.clear()
-                _is_own.clear()
-            known = _seen[places] = tuple(_frame_of(code, place) for code, place in key)
-        return known
+                _codes.clear()
+            else:
+                _seen[places] = stack
+        return stack
 
 
 def _frame_of(code: CodeType, place: int) -> Frame:

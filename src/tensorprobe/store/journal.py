@@ -29,6 +29,8 @@ class Journal:
         self._part = path.with_name(path.name + PART_SUFFIX)
         self.has_entries = False
         self._size = 0
+        # What waits for `release`: an entry with its key, or plain text.
+        self._held: list[tuple[str, bytes]] | None = None
         self._descriptor = os.open(
             self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
         )
@@ -39,6 +41,9 @@ class Journal:
         Raises:
             OSError: it could not be written.
         """
+        if self._held is not None:
+            self._held.append(("", text))
+            return
         written = 0
         try:
             while written < len(text):
@@ -54,9 +59,43 @@ class Journal:
         Raises:
             OSError: it could not be written.
         """
-        comma = "," if self.has_entries else ""
-        self.append(f"{comma}\n{' ' * indent}{json.dumps(key)}: {text}".encode())
+        entry = f"\n{' ' * indent}{json.dumps(key)}: {text}".encode()
+        if self._held is not None:
+            self._held.append((key, entry))
+            return
+        self.append(b"," + entry if self.has_entries else entry)
         self.has_entries = True
+
+    def hold(self) -> None:
+        """Keep what is added until `release` writes it in one piece."""
+        self._held = []
+
+    def release(self) -> list[tuple[str, OSError]]:
+        """Write what was held; returns the keys of entries that could not be written, and why."""
+        held, self._held = self._held or [], None
+        pieces = []
+        has_entries = self.has_entries
+        for key, text in held:
+            pieces.append(b"," + text if key and has_entries else text)
+            has_entries = has_entries or bool(key)
+        try:
+            self.append(b"".join(pieces))
+        except OSError:
+            # A part of it may still find its place.
+            return self._write_each(held)
+        self.has_entries = has_entries
+        return []
+
+    def _write_each(self, held: list[tuple[str, bytes]]) -> list[tuple[str, OSError]]:
+        lost = []
+        for key, text in held:
+            try:
+                self.append(b"," + text if key and self.has_entries else text)
+            except OSError as err:
+                lost.append((key, err))
+            else:
+                self.has_entries = self.has_entries or bool(key)
+        return lost
 
     def publish(self) -> None:
         """Give the file its final name.

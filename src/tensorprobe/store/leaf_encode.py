@@ -5,8 +5,12 @@ What their format cannot say is added where they do not look (see `layout.TUPLES
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from tensorprobe.names import ModuleCall, ParameterGradients, SavedValue, parse_call
 from tensorprobe.records import (
@@ -32,58 +36,74 @@ from tensorprobe.store.layout import TUPLES_KEY, UNKNOWN_KEY
 __all__ = ["encode_call", "encode_value"]
 
 
-def encode_call(call: CallRecord) -> Any:
+def encode_call(call: CallRecord) -> str:
     """Return the JSON entry of a call, its keys in the order of the older tools.
+
+    The text is put together by hand: most of it is tensors, which all look alike, and every call
+    of a training pays for it.
 
     >>> call = CallRecord("Torch.neg.0.forward", inputs=(ScalarValue("int", 1),), outputs=(None,))
     >>> encode_call(call)
-    {'input_args': [{'type': 'int', 'value': 1}], 'output': [None]}
+    '{"input_args": [{"type": "int", "value": 1}], "output": [null]}'
     """
     if call.saved is not None:
         return encode_value(call.saved[0])
     name = parse_call(call.name)
     if isinstance(name, ParameterGradients):
-        return {key: [encode_value(v)] for key, v in (call.parameters or {}).items()}
+        return _object((key, f"[{encode_value(v)}]") for key, v in (call.parameters or {}).items())
     is_module = isinstance(name, ModuleCall)
     is_backward = not isinstance(name, SavedValue) and name.direction == "backward"
-    entry: dict[str, Any] = {}
+    parts: list[str] = []
     if call.inputs is not None:
-        entry["input" if is_backward else "input_args"] = [encode_value(v) for v in call.inputs]
+        key = "input" if is_backward else "input_args"
+        parts.append(f'"{key}": {_array(call.inputs)}')
     if call.kwargs is not None:
-        entry["input_kwargs"] = {key: encode_value(v) for key, v in call.kwargs.items()}
-    recompute = {} if call.is_recompute is None else {"is_recompute": call.is_recompute}
-    if not is_module:
-        entry |= recompute
+        parts.append(f'"input_kwargs": {_named(call.kwargs)}')
+    recompute = f'"is_recompute": {"true" if call.is_recompute else "false"}'
+    if not is_module and call.is_recompute is not None:
+        parts.append(recompute)
     if call.outputs is not None:
-        entry["output"] = [encode_value(v) for v in call.outputs]
+        parts.append(f'"output": {_array(call.outputs)}')
     if call.parameters is not None:
-        entry["parameters"] = {key: encode_value(v) for key, v in call.parameters.items()}
-    if is_module:
-        entry |= recompute
+        parts.append(f'"parameters": {_named(call.parameters)}')
+    if is_module and call.is_recompute is not None:
+        parts.append(recompute)
     tuples = list(_tuple_paths(call))
     if tuples:
-        entry[TUPLES_KEY] = tuples
-    return entry
+        parts.append(f'"{TUPLES_KEY}": {_text(tuples)}')
+    return "{" + ", ".join(parts) + "}"
 
 
-def encode_value(value: Value) -> Any:
+def encode_value(value: Value) -> str:
     """Return the JSON form of one value.
 
     >>> encode_value(SliceValue(None, 3, None))
-    {'type': 'slice', 'value': [None, 3, None]}
+    '{"type": "slice", "value": [null, 3, null]}'
     """
     match value:
-        case None:
-            return None
         case TensorValue():
             return _tensor(value)
+        case None:
+            return "null"
         case ScalarValue(type_name, number):
             shown = str(number) if isinstance(number, complex) else number
-            return {"type": type_name, "value": shown}
+            return f'{{"type": {_text(type_name)}, "value": {_text(shown)}}}'
         case ListValue(items):
-            return [encode_value(item) for item in items]
+            return _array(items)
         case DictValue(pairs):
-            return {key: encode_value(item) for key, item in pairs}
+            return _object((key, encode_value(item)) for key, item in pairs)
+        case PeerOpValue(op, peer, tag, group_id, tensor):
+            return (
+                f'{{"class_type": "torch.distributed.P2POp", "tensor": {encode_value(tensor)}, '
+                f'"op": {_text(op)}, "peer": {_text(peer)}, "tag": {_text(tag)}, '
+                f'"group_id": {_text(group_id)}}}'
+            )
+        case _:
+            return _text(_simple(value))
+
+
+def _simple(value: Value) -> dict[str, Any]:
+    match value:
         case SliceValue(start, stop, step):
             return {"type": "slice", "value": [start, stop, step]}
         case EllipsisValue():
@@ -104,40 +124,58 @@ def encode_value(value: Value) -> Any:
             }
         case ReduceOpValue(name):
             return {"type": "torch.distributed.ReduceOp", "value": name}
-        case PeerOpValue(op, peer, tag, group_id, tensor):
-            return {
-                "class_type": "torch.distributed.P2POp",
-                "tensor": encode_value(tensor),
-                "op": op,
-                "peer": peer,
-                "tag": tag,
-                "group_id": group_id,
-            }
         case UnknownValue(type_name, text):
             return {"type": type_name, "value": text, UNKNOWN_KEY: True}
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
 
 
-def _tensor(value: TensorValue) -> dict[str, Any]:
-    leaf: dict[str, Any] = {
-        "type": "torch.Tensor",
-        "dtype": value.dtype,
-        "shape": list(value.shape),
-        "Max": value.max,
-        "Min": value.min,
-        "Mean": value.mean,
-        "Norm": value.norm,
-    }
+def _tensor(value: TensorValue) -> str:
+    text = (
+        f'{{"type": "torch.Tensor", "dtype": {_repeated(value.dtype)}, '
+        f'"shape": {_repeated(value.shape)}, "Max": {_number(value.max)}, '
+        f'"Min": {_number(value.min)}, "Mean": {_number(value.mean)}, "Norm": {_number(value.norm)}'
+    )
     if value.requires_grad is not None:
-        leaf["requires_grad"] = value.requires_grad
+        text += ', "requires_grad": true' if value.requires_grad else ', "requires_grad": false'
     if value.data_name is not None:
-        leaf["data_name"] = value.data_name
+        text += f', "data_name": {_text(value.data_name)}'
     if value.checksum is not None:
-        leaf["md5"] = value.checksum
+        text += f', "md5": {_text(value.checksum)}'
     if value.finite_max is not None:
-        leaf["Max_finite"] = value.finite_max
+        text += f', "Max_finite": {_number(value.finite_max)}'
     if value.finite_min is not None:
-        leaf["Min_finite"] = value.finite_min
-    return leaf
+        text += f', "Min_finite": {_number(value.finite_min)}'
+    return text + "}"
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a numpy number; anything else as its text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+_text = json.JSONEncoder(default=_plain).encode
+# A step has few dtypes and shapes, each of them many times.
+_repeated = functools.lru_cache(maxsize=4096)(_text)
+
+
+def _number(number: Any) -> str:
+    # A finite float, nearly always; `inf - inf` is no zero.
+    if type(number) is float and number - number == 0.0:
+        return repr(number)
+    return _text(number)
+
+
+def _array(values: Iterable[Value]) -> str:
+    return "[" + ", ".join([encode_value(value) for value in values]) + "]"
+
+
+def _named(values: Mapping[str, Value]) -> str:
+    return _object((key, encode_value(value)) for key, value in values.items())
+
+
+def _object(pairs: Iterable[tuple[str, str]]) -> str:
+    # A key that comes twice counts once, as in a dict.
+    return "{" + ", ".join(f"{_text(key)}: {text}" for key, text in dict(pairs).items()) + "}"
 
 
 def _tuple_paths(call: CallRecord) -> Iterator[list[str]]:

@@ -15,14 +15,12 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
-
-import numpy as np
 
 from tensorprobe._version import __version__
 from tensorprobe.errors import NameFormatError
@@ -33,7 +31,7 @@ from tensorprobe.store.file_names import file_name_of, rank_folder
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
 from tensorprobe.store.leaf_encode import encode_call
-from tensorprobe.store.tensor_bytes import write_whole_file
+from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.tensor_data import TensorData
 
@@ -46,11 +44,6 @@ _LISTED_GAPS = 100
 
 # What a record may hold that JSON does not: reported, never raised into a training.
 _NOT_WRITABLE = (NameFormatError, TypeError, ValueError, RecursionError)
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a numpy number; anything else as its text."""
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _first_line(err: Exception) -> str:
@@ -99,8 +92,7 @@ class DumpWriter:
         self._lock = threading.RLock()
         self._log: ErrorLog | None = None
         self._names: set[str] = set()
-        self._stack_numbers: dict[tuple[Frame, ...], int] = {}
-        self._stack_names: list[list[str]] = []
+        self._stacks: StackFile | None = None
         self._claim: Claim | None = None
         self._journals: dict[str, Journal] = {}
         self._is_saved_values = info.level == "debug"
@@ -181,6 +173,21 @@ class DumpWriter:
                 return self._lose(call.name, err)
             self._names.add(call.name)
             return True
+
+    def write_all(self, calls: Iterable[tuple[CallRecord, Sequence[Frame], str | None]]) -> None:
+        """Add calls with their stacks and parents, as `write` does, in one piece per file."""
+        with self._lock:
+            # A stack's text that is lost here is in memory, and in the file that `close` writes.
+            journals = list(self._journals.values()) if self._is_mine else []
+            for journal in journals:
+                journal.hold()
+            try:
+                for call, stack, parent in calls:
+                    self.write(call, stack=stack, parent=parent)
+            finally:
+                for journal in journals:
+                    for name, err in journal.release():
+                        self._lose(name or "a call stack", err)
 
     def place(self, name: str, parent: str | None) -> None:
         """Add a call that is not recorded to the tree of modules, which no filter reduces."""
@@ -339,6 +346,7 @@ class DumpWriter:
             self._journals[name] = Journal(self.folder / name)
         self._journals[self._main].append(self._header())
         if not self._is_saved_values:
+            self._stacks = StackFile(self._journals["stack.json"])
             self._journals["construct.json"].append(b"{")
         # Only now, so that at any moment the folder holds a dump that opens.
         claim.remove_old_dump()
@@ -351,7 +359,7 @@ class DumpWriter:
             raise NameFormatError(f"{kind}, which {self._main} does not hold")
         if self._info.task == "structure":
             return None
-        return json.dumps(encode_call(call), default=_plain)
+        return encode_call(call)
 
     def _refuse(self) -> bool:
         """Count what comes when nothing can be written; a forked child's does not count."""
@@ -385,18 +393,8 @@ class DumpWriter:
     def _write_companions(self, name: str, stack: tuple[Frame, ...], parent: str | None) -> None:
         if self._is_saved_values:
             return
-        if stack:
-            number = self._stack_numbers.get(stack)
-            text = ""
-            if number is None:
-                number = len(self._stack_names)
-                text = json.dumps([number, [str(frame) for frame in stack]]) + "\n"
-            text += json.dumps([name, number]) + "\n"
-            self._journals["stack.json"].append(text.encode())
-            if number == len(self._stack_names):
-                self._stack_numbers[stack] = number
-                self._stack_names.append([])
-            self._stack_names[number].append(name)
+        if stack and self._stacks is not None:
+            self._stacks.add(name, stack)
         self._place(name, parent)
 
     def _place(self, name: str, parent: str | None) -> None:
@@ -406,9 +404,9 @@ class DumpWriter:
         self._placed.add(name)
 
     def _publish_companions(self) -> None:
-        if self._is_saved_values:
+        if self._stacks is None:
             return
-        self._publish_stacks()
+        self._stacks.publish()
         construct = self._journals["construct.json"]
         construct.append(b"\n}" if construct.has_entries else b"}")
         construct.publish()
@@ -424,20 +422,6 @@ class DumpWriter:
     def _close_log(self) -> None:
         if self._log is not None and self._host is None:
             self._log.close()
-
-    def _publish_stacks(self) -> None:
-        # The journal names a stack with each call; the file that the older tools read groups them.
-        groups = [
-            f" {json.dumps(str(number))}: {json.dumps([names, [str(f) for f in stack]])}"
-            for (stack, number), names in zip(
-                self._stack_numbers.items(), self._stack_names, strict=True
-            )
-        ]
-        text = "{\n" + ",\n".join(groups) + "\n}" if groups else "{}"
-        journal = self._journals["stack.json"]
-        journal.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(journal.path, [text.encode()])
-        journal.remove()
 
     def _listed_gaps(self) -> list[str]:
         more = self._gap_count - len(self._gaps)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from tensorprobe.summary.host import to_host
+from tensorprobe.summary.transfer import BATCH, Batch, BatchLine
 
 _gpu: Any
 try:
@@ -21,11 +22,13 @@ except ImportError:
 __all__ = ["Checked", "ChecksumQueue"]
 
 
-@dataclass(slots=True)
 class Checked:
     """A checksum, or None while it is still on its device."""
 
-    value: int | None
+    __slots__ = ("value",)
+
+    def __init__(self, value: int | None) -> None:
+        self.value = value
 
     def __str__(self) -> str:
         assert self.value is not None, "fetched before"
@@ -33,14 +36,23 @@ class Checked:
 
 
 class ChecksumQueue:
-    """Computes checksums now; those on a GPU come with the next `fetch`."""
+    """Computes checksums now; those on a GPU come later.
+
+    Attributes:
+        asked: how many checksums were asked for that do not come at once.
+    """
 
     def __init__(self) -> None:
+        self.asked = 0
+        self._line = BatchLine()
         self._tables: dict[torch.device, Any] = {}
-        self._waiting: dict[torch.device, list[Checked]] = {}
+        self._rows: dict[torch.device, list[Checked]] = {}
+        self._unsent = 0
 
-    def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+    @property
+    def delivered(self) -> int:
+        """How many of those that were asked for are there, in that order."""
+        return self._line.delivered
 
     def ask(self, tensor: torch.Tensor) -> Checked:
         """Take the checksum of a plain tensor as it is at this moment, whatever its strides."""
@@ -48,21 +60,44 @@ class ChecksumQueue:
             array = np.ascontiguousarray(to_host(tensor).array)
             return Checked(zlib.crc32(array.reshape(-1).view(np.uint8).data))
         device = tensor.device
-        if device not in self._tables:
-            self._tables[device] = _gpu.GpuChecksums(device)
-        if self._tables[device].is_full:
-            self._fetch_device(device)
-        self._tables[device].measure(tensor.resolve_conj().resolve_neg())
+        table = self._tables.get(device)
+        if table is None or table.is_full:
+            self._send()
+            table = self._tables[device] = _gpu.GpuChecksums(device)
+        table.measure(tensor)
         checked = Checked(None)
-        self._waiting.setdefault(device, []).append(checked)
+        self._rows.setdefault(device, []).append(checked)
+        self.asked += 1
+        self._unsent += 1
+        if self._unsent == BATCH:
+            self._send()
         return checked
 
-    def fetch(self) -> None:
-        """Bring over every checksum that is still on a device."""
-        for device in list(self._waiting):
-            self._fetch_device(device)
+    def poll(self) -> None:
+        """Deliver the checksums that have arrived, without waiting."""
+        self._line.poll()
 
-    def _fetch_device(self, device: torch.device) -> None:
-        waiting = self._waiting.pop(device, [])
-        for checked, value in zip(waiting, self._tables[device].fetch(), strict=True):
+    def fetch(self) -> bool:
+        """Wait for the oldest that are not delivered; returns whether there were any."""
+        self._send()
+        if not len(self._line):
+            return False
+        self._line.deliver_next()
+        return True
+
+    def _send(self) -> None:
+        batches = []
+        for device, rows in self._rows.items():
+            transfer, sizes = self._tables[device].send()
+            batches.append(Batch(transfer, _deliver(rows, sizes)))
+        self._rows = {}
+        self._line.add(batches, self._unsent)
+        self._unsent = 0
+
+
+def _deliver(rows: list[Checked], sizes: list[int]) -> Callable[[list[torch.Tensor]], None]:
+    def deliver(tables: list[torch.Tensor]) -> None:
+        for checked, value in zip(rows, _gpu.read_rows(tables, sizes), strict=True):
             checked.value = value
+
+    return deliver

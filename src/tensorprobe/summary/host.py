@@ -12,26 +12,28 @@ import torch
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["is_plain", "to_host"]
+__all__ = ["PLAIN_DTYPES", "is_plain", "to_host"]
 
 # What numpy lacks is looked at through an integer of the same size.
 _LENS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_VIEWED = {
-    dtype
-    for dtype in (getattr(torch, name.removeprefix("torch."), None) for name in DTYPES)
-    if dtype is not None and not DTYPES[str(dtype)].native
-}
+_BY_NAME = {name: getattr(torch, name.removeprefix("torch."), None) for name in DTYPES}
+PLAIN_DTYPES: frozenset[torch.dtype] = frozenset(
+    dtype for dtype in _BY_NAME.values() if isinstance(dtype, torch.dtype)
+)
+"""The dtypes whose numbers can be looked at."""
+
+_VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].native)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds strided numbers that can be looked at: no subclass of its own kind."""
     return (
-        tensor.layout is torch.strided
-        and str(tensor.dtype) in DTYPES
+        (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.dtype in PLAIN_DTYPES
         and not tensor.is_nested
-        and tensor.device.type != "meta"
+        and not tensor.is_meta
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
     )
 
 

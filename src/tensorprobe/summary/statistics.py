@@ -1,13 +1,13 @@
 """Max, min, mean and norm of tensors, measured where they are and fetched together.
 
 A tensor on the host is measured at once, in one pass. For any other device the four numbers are
-left on it; `fetch` brings all of them over with one wait per device.
+left on it and sent over in batches, which nobody waits for before the end.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from tensorprobe.metrics.kernel import load_kernel
 from tensorprobe.metrics.statistics import measure_array
 from tensorprobe.records import Number
 from tensorprobe.summary.host import to_host
+from tensorprobe.summary.transfer import BATCH, Batch, BatchLine, Transfer
 
 _gpu: Any
 try:
@@ -36,63 +37,115 @@ _KERNEL_TYPES = (
 _KERNEL_NAMES = {getattr(torch, name): name for name in _KERNEL_TYPES}
 
 
-@dataclass(slots=True)
 class Measured:
     """The four numbers of a tensor, or None while they are still on its device."""
 
-    numbers: Four | None
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: Four | None) -> None:
+        self.numbers = numbers
 
 
 class StatisticsQueue:
-    """Measures tensors now; the numbers of those on a device come with the next `fetch`."""
+    """Measures tensors now; the numbers of those on a device come later.
+
+    Attributes:
+        asked: how many tensors were measured whose numbers do not come at once.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[torch.device, list[tuple[Measured, torch.Tensor, bool]]] = {}
+        self.asked = 0
+        self._line = BatchLine()
         self._tables: dict[torch.device, Any] = {}
+        # Since the last batch was sent off, by device: who waits for which row.
         self._rows: dict[torch.device, list[Measured]] = {}
+        self._others: dict[torch.device, list[tuple[Measured, torch.Tensor, bool]]] = {}
+        self._streams: dict[torch.device, set[int]] = {}
+        self._unsent = 0
 
-    def __len__(self) -> int:
-        waiting = sum(map(len, self._waiting.values()))
-        return waiting + sum(map(len, self._rows.values()))
+    @property
+    def delivered(self) -> int:
+        """How many of the tensors that were asked for have their numbers, in that order."""
+        return self._line.delivered
 
     def ask(self, tensor: torch.Tensor) -> Measured:
         """Measure a plain tensor as it is at this moment."""
         if not tensor.numel():
             return Measured(_NOTHING)
-        device = tensor.device
-        if device.type == "cpu":
+        if tensor.is_cpu:
             return Measured(_measure_on_host(tensor))
         measured = Measured(None)
+        device = tensor.device
         if _gpu is not None and _gpu.is_supported(tensor):
             table = self._tables.get(device)
-            if table is None:
+            if table is None or table.is_full:
+                self._send()
                 table = self._tables[device] = _gpu.GpuTable(device)
-            elif len(table) >= _gpu.ROWS:
-                self._fetch_table(device)
             table.measure(tensor)
             self._rows.setdefault(device, []).append(measured)
-            return measured
-        row = (measured, _measure_on_device(tensor), tensor.dtype is torch.bool)
-        self._waiting.setdefault(device, []).append(row)
+        else:
+            row = (measured, _measure_on_device(tensor), tensor.dtype is torch.bool)
+            self._others.setdefault(device, []).append(row)
+            if tensor.is_cuda:
+                stream = torch.cuda.current_stream(device).cuda_stream
+                self._streams.setdefault(device, set()).add(stream)
+        self.asked += 1
+        self._unsent += 1
+        if self._unsent == BATCH:
+            self._send()
         return measured
 
-    def fetch(self) -> None:
-        """Bring over everything that is still on a device, with one wait for each."""
-        for device in list(self._rows):
-            self._fetch_table(device)
-        for rows in self._waiting.values():
-            table = torch.stack([row for _, row, _ in rows]).cpu().tolist()
-            for (measured, _, is_bool), (high, low, mean, norm) in zip(rows, table, strict=True):
-                measured.numbers = (
-                    (bool(high), bool(low), None, None) if is_bool else (high, low, mean, norm)
-                )
-        self._waiting.clear()
+    def poll(self) -> None:
+        """Deliver the numbers that have arrived, without waiting."""
+        self._line.poll()
 
-    def _fetch_table(self, device: torch.device) -> None:
-        rows = self._rows.pop(device, [])
-        if rows:
-            for measured, numbers in zip(rows, self._tables[device].fetch(), strict=True):
-                measured.numbers = numbers
+    def fetch(self) -> bool:
+        """Wait for the oldest numbers that are not delivered; returns whether there were any."""
+        self._send()
+        if not len(self._line):
+            return False
+        self._line.deliver_next()
+        return True
+
+    def _send(self) -> None:
+        """Send off everything since the last batch."""
+        batches: list[Batch] = []
+        for device, rows in self._rows.items():
+            transfer, counts = self._tables[device].send()
+            batches.append(Batch(transfer, _deliver_rows(rows, counts)))
+        for device, others in self._others.items():
+            transfer = Transfer(device, self._streams.pop(device, ()), _stacked(others))
+            batches.append(Batch(transfer, _deliver_others(others)))
+        self._rows, self._others = {}, {}
+        self._line.add(batches, self._unsent)
+        self._unsent = 0
+
+
+def _stacked(
+    rows: list[tuple[Measured, torch.Tensor, bool]],
+) -> Callable[[], Sequence[torch.Tensor]]:
+    return lambda: [torch.stack([row for _, row, _ in rows])]
+
+
+def _deliver_rows(rows: list[Measured], counts: list[int]) -> Callable[[list[torch.Tensor]], None]:
+    def deliver(tables: list[torch.Tensor]) -> None:
+        for measured, numbers in zip(rows, _gpu.read_rows(tables, counts), strict=True):
+            measured.numbers = numbers
+
+    return deliver
+
+
+def _deliver_others(
+    rows: list[tuple[Measured, torch.Tensor, bool]],
+) -> Callable[[list[torch.Tensor]], None]:
+    def deliver(tables: list[torch.Tensor]) -> None:
+        for (measured, _, is_bool), numbers in zip(rows, tables[0].tolist(), strict=True):
+            high, low, mean, norm = numbers
+            measured.numbers = (
+                (bool(high), bool(low), None, None) if is_bool else (high, low, mean, norm)
+            )
+
+    return deliver
 
 
 def _measure_on_host(tensor: torch.Tensor) -> Four:

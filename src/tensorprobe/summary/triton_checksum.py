@@ -7,13 +7,17 @@ follows its last word, and all states are added. See `gf2` for the algebra.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 
 from tensorprobe.summary.gf2 import finish_checksum, word_tables
+from tensorprobe.summary.transfer import StreamsOf, Transfer
+from tensorprobe.summary.triton_launch import Launcher
 
-__all__ = ["GpuChecksums"]
+__all__ = ["GpuChecksums", "read_rows"]
 
 _BLOCK = 1024
 # Lanes are a power of two; this many fill a large GPU.
@@ -48,61 +52,72 @@ def _checksum(data, words, tables, states, row, lanes_log, BLOCK: tl.constexpr):
     tl.atomic_xor(states + row, tl.xor_sum(state, 0).to(tl.int32, bitcast=True))
 
 
+_launcher = Launcher(_checksum, {"BLOCK": _BLOCK})
+
+
+@functools.cache
+def _tables_on(device: torch.device) -> torch.Tensor:
+    tables = word_tables().reshape(-1).view("int32")
+    return torch.from_numpy(tables.copy()).to(device).view(torch.uint32)
+
+
 class GpuChecksums:
-    """The checksums of up to 8192 tensors of one device, until they are fetched."""
+    """The checksums of up to 8192 tensors of one device."""
 
     def __init__(self, device: torch.device) -> None:
-        tables = word_tables().reshape(-1).view("int32")
-        self._tables = torch.from_numpy(tables.copy()).to(device).view(torch.uint32)
+        self._tables = _tables_on(device)
         self._states = torch.zeros(_ROWS, dtype=torch.int32, device=device)
         self._tails = torch.zeros((_ROWS, 3), dtype=torch.uint8, device=device)
+        self._next = 0
         self._sizes: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._sizes)
+        self._streams = StreamsOf(device)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next one needs a fetch first."""
-        return len(self._sizes) == _ROWS
+        """Whether there is no row for another tensor."""
+        return self._next == _ROWS
 
     def measure(self, tensor: torch.Tensor) -> None:
-        """Start the checksum of a tensor's bytes in their logical order."""
-        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        """Start the checksum of a tensor's bytes in their logical order, in the next row."""
+        data = tensor.detach()
+        if not data.is_contiguous() or data.is_conj() or data.is_neg():
+            data = data.resolve_conj().resolve_neg().contiguous()
         if data.data_ptr() % 4:
             data = data.clone()
-        row = len(self._sizes)
-        size = data.numel()
-        self._sizes.append(size)
+        size = data.numel() * data.element_size()
         words = size // 4
+        stream = self._streams.join()
         if size % 4:
-            self._tails[row, : size % 4] = data[words * 4 :]
-        if not words:
-            return
-        lanes_log = min(_MOST_LANES_LOG, max(10, (words - 1).bit_length()))
-        grid = ((1 << lanes_log) // _BLOCK,)
-        with torch.cuda.device(tensor.device):
-            _checksum[grid](
-                data[: words * 4].view(torch.int32),
+            tail = data.reshape(-1).view(torch.uint8)[words * 4 :]
+            self._tails[self._next, : size % 4] = tail
+        if words:
+            lanes_log = min(_MOST_LANES_LOG, max(10, (words - 1).bit_length()))
+            _launcher.launch(
+                data.reshape(-1).view(torch.uint8)[: words * 4].view(torch.int32),
+                stream,
+                (1 << lanes_log) // _BLOCK,
                 words,
                 self._tables,
                 self._states,
-                row,
+                self._next,
                 lanes_log,
-                BLOCK=_BLOCK,
             )
+        self._sizes.append(size)
+        self._next += 1
 
-    def fetch(self) -> list[int]:
-        """Wait for the device and return all checksums; the table is empty again."""
-        count = len(self._sizes)
-        # Tensors may have been read on several streams.
-        torch.cuda.synchronize(self._states.device)
-        states = self._states[:count].cpu().tolist()
-        tails = self._tails[:count].cpu().numpy()
-        found = [
-            finish_checksum(state & 0xFFFFFFFF, tail[: size % 4].tobytes(), size)
-            for state, tail, size in zip(states, tails, self._sizes, strict=True)
-        ]
-        self._sizes = []
-        self._states.zero_()
-        return found
+    def send(self) -> tuple[Transfer, list[int]]:
+        """Send off the rows since the last time; returns them and how many bytes each is of."""
+        rows = slice(self._next - len(self._sizes), self._next)
+        states, tails = self._states[rows], self._tails[rows]
+        transfer = Transfer(states.device, self._streams.take(), lambda: (states, tails))
+        sizes, self._sizes = self._sizes, []
+        return transfer, sizes
+
+
+def read_rows(tables: list[torch.Tensor], sizes: list[int]) -> list[int]:
+    """Return the checksums from rows that have arrived."""
+    states, tails = tables
+    return [
+        finish_checksum(state & 0xFFFFFFFF, tail[: size % 4].tobytes(), size)
+        for state, tail, size in zip(states.tolist(), tails.numpy(), sizes, strict=True)
+    ]
