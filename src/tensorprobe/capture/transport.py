@@ -65,7 +65,7 @@ class TensorTransport:
         self._writer = BackgroundWriter()
         self._lanes: dict[torch.device, Lane | None] = {}
         self._lock = threading.Lock()
-        self.process = os.getpid()
+        self._process = os.getpid()
 
     def save(self, tensor: torch.Tensor, file: PendingFile) -> None:
         """Take the bytes of a plain tensor as they are at this moment; the file comes soon."""
@@ -97,8 +97,10 @@ class TensorTransport:
 
     def release(self) -> None:
         """Give all memory back; the next tensor takes some again."""
-        self._writer.drain()
-        self._pool.clear()
+        # A forked child has the buffers but none of the threads, one of which may hold the lock.
+        if os.getpid() == self._process:
+            self._writer.drain()
+            self._pool.clear()
 
     def _save_host(self, data: TensorData, file: PendingFile) -> None:
         size = data.nbytes
