@@ -38,6 +38,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py
 	$(BIN)/python benchmarks/array_statistics.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/capture_data.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

@@ -27,8 +27,18 @@ Allocate = Callable[[int], tuple[Any, Memory]]
 
 # A page: below it a smaller buffer saves nothing.
 _SMALLEST = 1 << 12
-# Writing is copying into the page cache, which one core does at the speed of a fast disk.
-_MOST_THREADS = 2
+
+
+def _usual_threads() -> int:
+    """Return how many threads write: one of four cores, as the training needs them too.
+
+    Writing is copying into the page cache, which one core does at the speed of a good disk; two
+    threads in one folder already cost each other time.
+    """
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, min(4, cores // 4))
 
 
 def allocate_plain(size: int) -> tuple[Any, Memory]:
@@ -160,11 +170,11 @@ class BackgroundWriter:
     [0, 1, 2]
 
     Args:
-        threads: how many at most.
+        threads: how many at most; by default a few, by the cores of this process.
     """
 
-    def __init__(self, threads: int = _MOST_THREADS) -> None:
-        self._most = threads
+    def __init__(self, threads: int | None = None) -> None:
+        self._most = threads or _usual_threads()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
