@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,23 +70,24 @@ class FunctionWatcher(TorchFunctionMode):
         """
         space = dict(function.__globals__)
         engine = space.get(_ENGINE)
-        if engine is None:
-            # Older torch asks no mode about its backward, so it can simply be on.
-            def run(*args: Any, **kwargs: Any) -> Any:
-                with self:
-                    return function(*args, **kwargs)
-
-            return run
-
-        def run_engine(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return engine(*args, **kwargs)
-
-        space[_ENGINE] = run_engine
+        if engine is not None:
+            space[_ENGINE] = self._with_mode(engine)
+        else:
+            # torch 2.1 calls the engine as a method.
+            engine = space["Variable"]._execution_engine
+            run = SimpleNamespace(run_backward=self._with_mode(engine.run_backward))
+            space["Variable"] = SimpleNamespace(_execution_engine=run)
         space["has_torch_function"] = lambda _: False
         copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
         copy.__kwdefaults__ = function.__kwdefaults__
         return copy
+
+    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
 
 
 def _as_written(api: Api, args: tuple[Any, ...]) -> Api:
