@@ -1,6 +1,6 @@
 """Turn what a call was given and what it returned into values of a record.
 
-A tensor becomes a `Draft` until its statistics are known; everything else is final at once.
+A tensor becomes what the recorder makes of it; everything else is final at once.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -27,58 +27,15 @@ from tensorprobe.records import (
     ScalarValue,
     SizeValue,
     SliceValue,
-    TensorValue,
     UnknownValue,
     Value,
 )
-from tensorprobe.store.pending_file import PendingFile
-from tensorprobe.summary.checksum import Checked
-from tensorprobe.summary.host import PLAIN_DTYPES, is_plain
-from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Draft", "Drafted", "describe", "finish", "tensors_in"]
+__all__ = ["Drafted", "describe", "describe_unusual", "tensors_in"]
 
 _DEEPEST = 20
 _LONGEST_TEXT = 200
-_DTYPE_NAMES = {dtype: str(dtype) for dtype in PLAIN_DTYPES}
 _SCALARS = frozenset((bool, int, float, complex, str))
-
-
-class Draft:
-    """A tensor whose numbers are still on their way."""
-
-    __slots__ = ("checked", "dtype", "file", "measured", "requires_grad", "shape")
-
-    def __init__(
-        self,
-        measured: Measured,
-        checked: Checked | None,
-        tensor: torch.Tensor,
-        file: PendingFile | None,
-    ) -> None:
-        self.measured = measured
-        self.checked = checked
-        self.dtype = tensor.dtype
-        self.shape = tuple(tensor.shape)
-        self.requires_grad = tensor.requires_grad
-        # Its data, perhaps still on the way to the disk.
-        self.file = file
-
-    def finish(self) -> TensorValue:
-        """Return the tensor's record, now that its numbers are there."""
-        assert self.measured.numbers is not None, "fetched before"
-        largest, smallest, mean, norm = self.measured.numbers
-        return TensorValue(
-            _DTYPE_NAMES[self.dtype],
-            self.shape,
-            largest,
-            smallest,
-            mean,
-            norm,
-            self.requires_grad,
-            None if self.checked is None else str(self.checked),
-            None if self.file is None else self.file.data_name,
-        )
 
 
 Drafted = Any
@@ -88,15 +45,15 @@ OnTensor = Callable[[torch.Tensor, tuple[str, ...]], Drafted]
 
 
 def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Drafted:
-    """Describe one value, nested or not; `on_tensor` describes each plain tensor in it.
+    """Describe one value, nested or not; `on_tensor` describes each tensor in it.
 
     Args:
         value: what a call was given or returned.
-        on_tensor: gets a tensor and the parts of its name.
+        on_tensor: gets each tensor in it and the parts of its name.
         path: the parts of the value's own name; those of values inside it come behind them.
     """
     if isinstance(value, torch.Tensor):
-        return on_tensor(value, path) if is_plain(value) else _unusual_tensor(value)
+        return on_tensor(value, path)
     if value is None:
         return None
     kind = type(value)
@@ -181,27 +138,13 @@ def _describe_group(group: Any) -> Value:
     return GroupValue(tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}")
 
 
-def _unusual_tensor(tensor: torch.Tensor) -> Value:
+def describe_unusual(tensor: torch.Tensor) -> Value:
     """A subclass, sparse, nested or meta tensor: what it is, without its numbers."""
     try:
         text = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
     except RuntimeError:
         text = "a tensor without a shape"
     return UnknownValue(type(tensor).__name__, text)
-
-
-def finish(value: Drafted) -> Value:
-    """Replace the drafts in a value by tensors with their numbers."""
-    if isinstance(value, Draft):
-        return value.finish()
-    if isinstance(value, ListValue):
-        return ListValue(tuple(finish(item) for item in value.items), value.is_tuple)
-    if isinstance(value, DictValue):
-        return DictValue(tuple((key, finish(item)) for key, item in value.items))
-    if isinstance(value, PeerOpValue):
-        return replace(value, tensor=finish(value.tensor))
-    final: Value = value
-    return final
 
 
 def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:

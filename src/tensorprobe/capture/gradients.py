@@ -29,6 +29,7 @@ _Gradients = Sequence["torch.Tensor | None"]
 # AccumulateGrad carries the largest number there is.
 _NEWEST = (1 << 64) - 1
 _NO_PASS = -1
+_ACCUMULATE: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 OnGradients = Callable[[list["torch.Tensor | None"], list["torch.Tensor | None"]], None]
 
@@ -398,7 +399,7 @@ def _edges_to_inputs(
             positions = nodes.get(edge)
             dtype = None
             if positions is None and leaves:
-                if type(child).__name__ == "AccumulateGrad":
+                if type(child) is _ACCUMULATE:
                     positions = leaves.get(id(child.variable))
                 elif is_autocast:
                     positions, dtype = edges.positions_under_cast(child)

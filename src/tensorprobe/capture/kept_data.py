@@ -1,6 +1,6 @@
 """The real data of one recorder's tensors: each is written once, whatever names it has.
 
-    a tensor ─► seen before? a second name of that file : a new file ─► the transport
+    a tensor ─► kept before? a second name of that file : a new file ─► the transport
 
 Files are promised at once and delivered in that order, as numbers are: a record may be written
 when all files that were promised before it are delivered, which is to say written or lost.
@@ -16,11 +16,8 @@ from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
-from tensorprobe.summary.seen import SeenMemory
 
 __all__ = ["KeptData"]
-
-Shape = tuple[int, ...]
 
 
 class KeptData:
@@ -38,45 +35,42 @@ class KeptData:
     def __init__(self, writer: DumpWriter, transport: TensorTransport) -> None:
         self._writer = writer
         self._transport = transport
-        # A view shows the same bytes, but its file says another shape.
-        self._seen = SeenMemory[dict[Shape, PendingFile]](is_ordered=True)
         self._awaited: deque[PendingFile] = deque()
         self.promised = 0
         self.delivered = 0
 
-    def keep(self, tensor: torch.Tensor, name: str, checksum: int | None) -> PendingFile | None:
+    def keep(
+        self,
+        tensor: torch.Tensor,
+        name: str,
+        *,
+        checksum: int | None = None,
+        same: PendingFile | None = None,
+    ) -> PendingFile | None:
         """Have a tensor written as it is now; returns its file, None if it can have none.
 
         Args:
             tensor: a plain tensor.
             name: its value's name.
             checksum: the CRC-32 of its bytes, where that is known.
+            same: the file of this very tensor, unchanged since, if it was kept before.
         """
         files = self._writer.tensor_files
         if files is None:
             return None
-        shape = tuple(tensor.shape)
-        seen = self._seen.find(tensor)
-        same = None if seen is None else seen.get(shape)
         if same is not None and not same.is_lost:
             file = files.promise_link(name, same)
         else:
-            file = files.promise(name, DTYPES[str(tensor.dtype)], shape, checksum=checksum)
+            same = None
+            dtype = DTYPES[str(tensor.dtype)]
+            file = files.promise(name, dtype, tuple(tensor.shape), checksum=checksum)
         if file is None:
             return None
         self._awaited.append(file)
         self.promised += 1
-        if same is None or same.is_lost:
+        if same is None:
             self._transport.save(tensor, file)
-            if seen is None:
-                self._seen.keep(tensor, {shape: file})
-            else:
-                seen[shape] = file
         return file
-
-    def forget_tensors(self) -> None:
-        """Trust no tensor's version any longer: somebody wrote without raising it."""
-        self._seen.clear()
 
     def poll(self) -> None:
         """Count what has been delivered, without waiting."""

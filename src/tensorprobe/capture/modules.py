@@ -25,7 +25,7 @@ class _Running:
     """One module call between its two hooks."""
 
     module: torch.nn.Module
-    call: ModuleCall
+    name: str
     parent: str | None
     inputs: tuple[Drafted, ...] | None
     parameters: Mapping[str, Drafted] | None
@@ -89,7 +89,8 @@ class ModuleWatcher:
     @property
     def current(self) -> str | None:
         """The name of the module call that is running."""
-        return str(self._running[-1].call) if self._running else None
+        running = self._threads.__dict__.get("running")
+        return running[-1].name if running else None
 
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
         for path, module in model.named_modules():
@@ -112,19 +113,16 @@ class ModuleWatcher:
         class_name = type(module).__name__
         recorder = self._session.recorder
         key = f"Module.{path}.{class_name}"
-        call = ModuleCall(path, class_name, "forward", recorder.next_number(key))
-        name = str(call)
+        name = str(ModuleCall(path, class_name, "forward", recorder.next_number(key)))
         inputs = parameters = None
         if self._session.wants(name, "forward") and self._is_recording:
             if self._session.wants_data("forward", "input"):
                 inputs = recorder.draft_all(args, f"{name}.input")
-            parameters = recorder.draft_named(
-                dict(module.named_parameters(recurse=False)), f"{name}.parameters"
-            )
+            parameters = recorder.draft_named(_parameters_of(module), f"{name}.parameters")
             self._hook_parameters(module, path, class_name)
         edges = InputEdges(tensors_in(args))
         self._running.append(
-            _Running(module, call, self.current, inputs, parameters, edges, next_sequence_number())
+            _Running(module, name, self.current, inputs, parameters, edges, next_sequence_number())
         )
 
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -141,11 +139,11 @@ class ModuleWatcher:
                 with torch._C.DisableTorchFunction():
                     self._record(running, output)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
-            self._session.recorder.fail(str(running.call), err)
-        self._session.leave(str(running.call), running.parent)
+            self._session.recorder.fail(running.name, err)
+        self._session.leave(running.name, running.parent)
 
     def _record(self, running: _Running, output: Any) -> None:
-        name = str(running.call)
+        name = running.name
         session = self._session
         if session.wants(name, "forward"):
             outputs = None
@@ -170,11 +168,7 @@ class ModuleWatcher:
         if id(module) in self._hooked or not self._session.wants_data("backward", "output"):
             return
         self._hooked.add(id(module))
-        wanted = {
-            key: parameter
-            for key, parameter in module.named_parameters(recurse=False)
-            if parameter.requires_grad
-        }
+        wanted = {key: p for key, p in _parameters_of(module).items() if p.requires_grad}
         for key, parameter in wanted.items():
             hook = self._gradient_hook(path, class_name, key, len(wanted))
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
@@ -185,9 +179,9 @@ class ModuleWatcher:
 
     def _gradient_hook(self, path: str, class_name: str, key: str, count: int) -> Any:
         recorder = self._session.recorder
+        base = str(ParameterGradients(path, class_name))
 
         def on_gradient(gradient: torch.Tensor) -> None:
-            base = str(ParameterGradients(path, class_name))
             try:
                 with torch._C.DisableTorchFunction():
                     if key in self._gradients.get(base, ("", {}))[1]:
@@ -205,3 +199,9 @@ class ModuleWatcher:
                 recorder.fail(base, err)
 
         return on_gradient
+
+
+def _parameters_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Return a module's own parameters."""
+    # What `named_parameters(recurse=False)` gives, at a tenth of its time.
+    return {key: value for key, value in module._parameters.items() if value is not None}

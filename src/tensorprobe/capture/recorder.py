@@ -8,14 +8,15 @@ A record that cannot be made is counted and told once; the run never notices.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from tensorprobe.capture.describe import Draft, Drafted, describe, finish
+from tensorprobe.capture.describe import Drafted, describe, describe_unusual
+from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
@@ -23,28 +24,21 @@ from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
-from tensorprobe.summary.seen import SeenMemory
-from tensorprobe.summary.statistics import Measured, StatisticsQueue
+from tensorprobe.summary.host import is_plain
+from tensorprobe.summary.statistics import StatisticsQueue
 
 __all__ = ["Recorder"]
 
-_Numbers = tuple[Measured, "Checked | None"]
-
 # Records wait in memory for their numbers; past this many the oldest are waited for.
 _MOST_PENDING = 4096
-# Looking whether numbers have arrived costs a little, so it is done once in so many records.
-_BETWEEN_LOOKS = 16
+# Records are written some at a time, which costs half of writing each alone; a killed process
+# loses no more than these, of no more than so many seconds.
+_TOGETHER = 32
+_LONGEST_WAIT = 0.05
 
 
-@dataclass(slots=True)
-class _Pending:
-    name: str
-    inputs: tuple[Drafted, ...] | None
-    kwargs: Mapping[str, Drafted] | None
-    outputs: tuple[Drafted, ...] | None
-    parameters: Mapping[str, Drafted] | None
-    saved: tuple[Drafted] | None
-    is_recompute: bool | None
+class _Pending(NamedTuple):
+    call: CallRecord
     stack: tuple[Frame, ...]
     parent: str | None
     # How many statistics, checksums and files must have been delivered before it can be written.
@@ -70,11 +64,14 @@ class Recorder:
         self._tell = tell
         self._statistics = StatisticsQueue()
         self._checksums = ChecksumQueue()
+        self._data = KeptData(writer, transport)
         self._pending: deque[_Pending] = deque()
+        # When numbers were last looked for, and how many records have come since.
+        self._looked = time.monotonic()
+        self._unlooked = 0
         self._counts: Counter[str] = Counter()
         self._with_checksums = config.summary_mode == "md5"
-        self._numbers = SeenMemory[_Numbers](is_ordered=self._with_checksums)
-        self._data = KeptData(writer, transport)
+        self._drafts = DraftTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()
         self.failures = 0
         # Whether the data of a value of this name is written, beside its statistics; None: of none.
@@ -124,19 +121,18 @@ class Recorder:
         """Put one record at the end of the line."""
         with self._lock:
             statistics, checksums = self._statistics, self._checksums
-            pending = _Pending(
-                name, inputs, kwargs, outputs, parameters, saved, is_recompute, stack, parent,
-                statistics.asked, checksums.asked, self._data.promised,
-            )  # fmt: skip
-            if not self._pending and self._is_ready(pending):
-                self._write([pending])
+            call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)
+            asked = (statistics.asked, checksums.asked, self._data.promised)
+            self._pending.append(_Pending(call, stack, parent, *asked))
+            self._unlooked += 1
+            now = time.monotonic()
+            if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
                 return
-            self._pending.append(pending)
-            if not len(self._pending) % _BETWEEN_LOOKS:
-                statistics.poll()
-                checksums.poll()
-                self._data.poll()
-                self._write_ready()
+            self._unlooked, self._looked = 0, now
+            statistics.poll()
+            checksums.poll()
+            self._data.poll()
+            self._write_ready()
             if len(self._pending) >= _MOST_PENDING:
                 self.flush()
 
@@ -151,8 +147,7 @@ class Recorder:
     def forget_tensors(self) -> None:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
-            self._numbers.clear()
-            self._data.forget_tensors()
+            self._drafts.clear()
 
     def flush(self) -> None:
         """Fetch all numbers, wait for all data, and write every pending record."""
@@ -178,52 +173,42 @@ class Recorder:
         while self._pending and self._is_ready(self._pending[0]):
             ready.append(self._pending.popleft())
         if ready:
-            self._write(ready)
+            self._writer.write_all([record[:3] for record in ready])
 
-    def _write(self, records: list[_Pending]) -> None:
-        if len(records) == 1:
-            record = records[0]
-            self._writer.write(self._finish(record), stack=record.stack, parent=record.parent)
+    def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
+        known = self._drafts.find(tensor)
+        if known is not None:
+            if self.keeps_data is None and known.requires_grad == tensor.requires_grad:
+                return known
+            measured, checked = known.measured, known.checked
+        elif not is_plain(tensor):
+            return describe_unusual(tensor)
         else:
-            self._writer.write_all((self._finish(r), r.stack, r.parent) for r in records)
+            measured, checked = self._drafts.find_numbers(tensor) or self._measure(tensor)
+        draft = Draft(tensor, measured, checked)
+        if self.keeps_data is not None:
+            draft.file = self._keep_data(tensor, path, known, checked)
+            if draft.file is None and known is not None and known.file is not None:
+                # The next one whose data are wanted finds the file.
+                return draft
+        self._drafts.keep(tensor, draft)
+        return draft
 
-    def _finish(self, record: _Pending) -> CallRecord:
-        saved = record.saved
-        return CallRecord(
-            record.name,
-            _finish_all(record.inputs),
-            _finish_named(record.kwargs),
-            _finish_all(record.outputs),
-            _finish_named(record.parameters),
-            None if saved is None else (finish(saved[0]),),
-            record.is_recompute,
-        )
-
-    def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Draft:
-        numbers = self._numbers.find(tensor)
-        if numbers is None:
-            measured = self._statistics.ask(tensor)
-            checked = self._checksums.ask(tensor) if self._with_checksums else None
-            numbers = (measured, checked)
-            self._numbers.keep(tensor, numbers)
-        measured, checked = numbers
-        return Draft(measured, checked, tensor, self._keep_data(tensor, path, checked))
+    def _measure(self, tensor: torch.Tensor) -> Numbers:
+        checked = self._checksums.ask(tensor) if self._with_checksums else None
+        return self._statistics.ask(tensor), checked
 
     def _keep_data(
-        self, tensor: torch.Tensor, path: tuple[str, ...], checked: Checked | None
+        self,
+        tensor: torch.Tensor,
+        path: tuple[str, ...],
+        known: Draft | None,
+        checked: Checked | None,
     ) -> PendingFile | None:
         """Have a tensor's data written, if they are wanted."""
-        if self.keeps_data is None:
-            return None
         name = ".".join(path)
-        if not self.keeps_data(name):
+        if self.keeps_data is None or not self.keeps_data(name):
             return None
-        return self._data.keep(tensor, name, None if checked is None else checked.value)
-
-
-def _finish_all(values: tuple[Drafted, ...] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple([finish(value) for value in values])
-
-
-def _finish_named(values: Mapping[str, Drafted] | None) -> dict[str, Any] | None:
-    return None if values is None else {key: finish(value) for key, value in values.items()}
+        checksum = None if checked is None else checked.value
+        same = None if known is None else known.file
+        return self._data.keep(tensor, name, checksum=checksum, same=same)

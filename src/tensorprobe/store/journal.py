@@ -6,8 +6,8 @@ it was writing. A write that fails half-way is taken back, so that the next one 
 
 from __future__ import annotations
 
-import json
 import os
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 
 from tensorprobe.store.layout import PART_SUFFIX
@@ -59,7 +59,7 @@ class Journal:
         Raises:
             OSError: it could not be written.
         """
-        entry = f"\n{' ' * indent}{json.dumps(key)}: {text}".encode()
+        entry = f"\n{' ' * indent}{encode_basestring_ascii(key)}: {text}".encode()
         if self._held is not None:
             self._held.append((key, entry))
             return

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from tensorprobe.names import ModuleCall, ParameterGradients, SavedValue, parse_call
+from tensorprobe.names import kind_of_call
 from tensorprobe.records import (
     CallRecord,
     DeviceValue,
@@ -22,6 +23,7 @@ from tensorprobe.records import (
     GroupValue,
     ListValue,
     MemoryFormatValue,
+    Number,
     PeerOpValue,
     ReduceOpValue,
     ScalarValue,
@@ -33,7 +35,17 @@ from tensorprobe.records import (
 )
 from tensorprobe.store.layout import TUPLES_KEY, UNKNOWN_KEY
 
-__all__ = ["encode_call", "encode_value"]
+__all__ = ["EncodesItself", "encode_call", "encode_tensor", "encode_value"]
+
+
+class EncodesItself:
+    """A value of a record that is known only when its text is asked for."""
+
+    __slots__ = ()
+
+    def as_json(self) -> str:
+        """Return the value's JSON form."""
+        raise NotImplementedError
 
 
 def encode_call(call: CallRecord) -> str:
@@ -48,11 +60,11 @@ def encode_call(call: CallRecord) -> str:
     """
     if call.saved is not None:
         return encode_value(call.saved[0])
-    name = parse_call(call.name)
-    if isinstance(name, ParameterGradients):
+    kind, direction = kind_of_call(call.name)
+    if kind == "gradients":
         return _object((key, f"[{encode_value(v)}]") for key, v in (call.parameters or {}).items())
-    is_module = isinstance(name, ModuleCall)
-    is_backward = not isinstance(name, SavedValue) and name.direction == "backward"
+    is_module = kind == "module"
+    is_backward = direction == "backward"
     parts: list[str] = []
     if call.inputs is not None:
         key = "input" if is_backward else "input_args"
@@ -80,9 +92,11 @@ def encode_value(value: Value) -> str:
     >>> encode_value(SliceValue(None, 3, None))
     '{"type": "slice", "value": [null, 3, null]}'
     """
+    if isinstance(value, EncodesItself):
+        return value.as_json()
     match value:
         case TensorValue():
-            return _tensor(value)
+            return encode_tensor(*_fields_of_tensor(value))
         case None:
             return "null"
         case ScalarValue(type_name, number):
@@ -129,23 +143,48 @@ def _simple(value: Value) -> dict[str, Any]:
     raise TypeError(f"a record cannot hold a {type(value).__name__}")
 
 
-def _tensor(value: TensorValue) -> str:
-    text = (
-        f'{{"type": "torch.Tensor", "dtype": {_repeated(value.dtype)}, '
-        f'"shape": {_repeated(value.shape)}, "Max": {_number(value.max)}, '
-        f'"Min": {_number(value.min)}, "Mean": {_number(value.mean)}, "Norm": {_number(value.norm)}'
-    )
-    if value.requires_grad is not None:
-        text += ', "requires_grad": true' if value.requires_grad else ', "requires_grad": false'
-    if value.data_name is not None:
-        text += f', "data_name": {_text(value.data_name)}'
-    if value.checksum is not None:
-        text += f', "md5": {_text(value.checksum)}'
-    if value.finite_max is not None:
-        text += f', "Max_finite": {_number(value.finite_max)}'
-    if value.finite_min is not None:
-        text += f', "Min_finite": {_number(value.finite_min)}'
+def encode_tensor(
+    dtype: str,
+    shape: tuple[int, ...],
+    high: Number | None,
+    low: Number | None,
+    mean: Number | None,
+    norm: Number | None,
+    requires_grad: bool | None,
+    checksum: str | None,
+    data_name: str | None,
+    finite_high: Number | None = None,
+    finite_low: Number | None = None,
+) -> str:
+    """Return the JSON form of a tensor, from what a `TensorValue` holds."""
+    head = _tensor_head(dtype, shape)
+    # Four finite floats, nearly always; `inf - inf` is no zero.
+    if type(high) is type(low) is type(mean) is type(norm) is float and (
+        (total := high + low + mean + norm) - total == 0.0
+    ):
+        text = f'{head}{high!r}, "Min": {low!r}, "Mean": {mean!r}, "Norm": {norm!r}'
+    else:
+        text = (
+            f'{head}{_text(high)}, "Min": {_text(low)}, '
+            f'"Mean": {_text(mean)}, "Norm": {_text(norm)}'
+        )
+    if requires_grad is not None:
+        text += ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
+    if data_name is not None:
+        text += f', "data_name": {_text(data_name)}'
+    if checksum is not None:
+        text += f', "md5": {_text(checksum)}'
+    if finite_high is not None:
+        text += f', "Max_finite": {_text(finite_high)}'
+    if finite_low is not None:
+        text += f', "Min_finite": {_text(finite_low)}'
     return text + "}"
+
+
+_fields_of_tensor = operator.attrgetter(
+    "dtype", "shape", "max", "min", "mean", "norm", "requires_grad", "checksum", "data_name",
+    "finite_max", "finite_min",
+)  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -154,15 +193,13 @@ def _plain(value: Any) -> Any:
 
 
 _text = json.JSONEncoder(default=_plain).encode
-# A step has few dtypes and shapes, each of them many times.
-_repeated = functools.lru_cache(maxsize=4096)(_text)
 
 
-def _number(number: Any) -> str:
-    # A finite float, nearly always; `inf - inf` is no zero.
-    if type(number) is float and number - number == 0.0:
-        return repr(number)
-    return _text(number)
+@functools.lru_cache(maxsize=4096)
+def _tensor_head(dtype: str, shape: tuple[int, ...]) -> str:
+    # A step has few dtypes and shapes, each of them many times.
+    head = {"type": "torch.Tensor", "dtype": dtype, "shape": shape}
+    return f'{_text(head)[:-1]}, "Max": '
 
 
 def _array(values: Iterable[Value]) -> str:
@@ -170,6 +207,8 @@ def _array(values: Iterable[Value]) -> str:
 
 
 def _named(values: Mapping[str, Value]) -> str:
+    if not values:
+        return "{}"
     return _object((key, encode_value(value)) for key, value in values.items())
 
 
@@ -186,7 +225,8 @@ def _tuple_paths(call: CallRecord) -> Iterator[list[str]]:
     )
     for section, values in sections:
         for key, value in values:
-            yield from _tuples_below([section, str(key)], value)
+            if isinstance(value, (ListValue, DictValue)):
+                yield from _tuples_below([section, str(key)], value)
 
 
 def _tuples_below(path: list[str], value: Value) -> Iterator[list[str]]:

@@ -7,6 +7,7 @@ groups the calls by stack, and is written at the end.
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring_ascii
 
 from tensorprobe.records import Frame
 from tensorprobe.store.journal import Journal
@@ -36,7 +37,7 @@ class StackFile:
         if number is None:
             number = len(self._names)
             text = json.dumps([number, [str(frame) for frame in stack]]) + "\n"
-        text += f"[{json.dumps(name)}, {number}]\n"
+        text += f"[{encode_basestring_ascii(name)}, {number}]\n"
         self._journal.append(text.encode())
         if number == len(self._names):
             self._numbers[stack] = number

@@ -28,6 +28,7 @@ from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder
 from tensorprobe.store.error_log import ErrorLog
 from tensorprobe.store.file_names import file_name_of, rank_folder
+from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
 from tensorprobe.store.leaf_encode import encode_call
@@ -88,7 +89,7 @@ class DumpWriter:
         self._gaps: list[str] = []
         self._gap_count = 0
         self._is_told = False
-        self._process = os.getpid()
+        self._process = this_process()
         self._lock = threading.RLock()
         self._log: ErrorLog | None = None
         self._names: set[str] = set()
@@ -236,7 +237,7 @@ class DumpWriter:
 
     def note(self, problem: str) -> None:
         """List something that the dump lacks, in words; the caller tells the user."""
-        if os.getpid() != self._process:
+        if not in_process(self._process):
             return
         with self._lock:
             self._gap_count += 1
@@ -253,7 +254,7 @@ class DumpWriter:
         Args:
             move_to: the folder where it belongs, if that came out only after it was begun.
         """
-        if os.getpid() != self._process:
+        if not in_process(self._process):
             return
         with self._lock:
             claim, self._claim = self._claim, None
@@ -274,7 +275,7 @@ class DumpWriter:
 
     def discard(self) -> None:
         """Give the folder up without a dump, for a step in which nothing was recorded."""
-        if os.getpid() != self._process:
+        if not in_process(self._process):
             return
         with self._lock:
             claim, self._claim = self._claim, None
@@ -296,7 +297,7 @@ class DumpWriter:
     @property
     def _is_mine(self) -> bool:
         # After a fork the child holds the same descriptors: its records are not part of this rank.
-        return self._claim is not None and os.getpid() == self._process
+        return self._claim is not None and in_process(self._process)
 
     def _start(self) -> None:
         claim = claim_folder(self.folder)
@@ -363,7 +364,7 @@ class DumpWriter:
 
     def _refuse(self) -> bool:
         """Count what comes when nothing can be written; a forked child's does not count."""
-        if os.getpid() == self._process:
+        if in_process(self._process):
             with self._lock:
                 self._gap_count += 1
         return False

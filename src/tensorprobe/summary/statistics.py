@@ -6,6 +6,7 @@ left on it and sent over in batches, which nobody waits for before the end.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from tensorprobe.metrics.kernel import load_kernel
 from tensorprobe.metrics.statistics import measure_array
 from tensorprobe.records import Number
 from tensorprobe.summary.host import to_host
+from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import BATCH, Batch, BatchLine, Transfer
 
 _gpu: Any
@@ -56,9 +58,10 @@ class StatisticsQueue:
     def __init__(self) -> None:
         self.asked = 0
         self._line = BatchLine()
-        self._tables: dict[torch.device, Any] = {}
-        # Since the last batch was sent off, by device: who waits for which row.
-        self._rows: dict[torch.device, list[Measured]] = {}
+        # By the GPU's index.
+        self._tables: dict[int, Any] = {}
+        # Since the last batch was sent off: who waits for which row.
+        self._rows: dict[int, list[Measured]] = {}
         self._others: dict[torch.device, list[tuple[Measured, torch.Tensor, bool]]] = {}
         self._streams: dict[torch.device, set[int]] = {}
         self._unsent = 0
@@ -70,20 +73,23 @@ class StatisticsQueue:
 
     def ask(self, tensor: torch.Tensor) -> Measured:
         """Measure a plain tensor as it is at this moment."""
-        if not tensor.numel():
+        count = tensor.numel()
+        if not count:
             return Measured(_NOTHING)
         if tensor.is_cpu:
             return Measured(_measure_on_host(tensor))
         measured = Measured(None)
-        device = tensor.device
-        if _gpu is not None and _gpu.is_supported(tensor):
-            table = self._tables.get(device)
+        if _gpu is not None and tensor.is_cuda and tensor.dtype in _gpu.SUPPORTED and tensor.ndim:
+            index = tensor.get_device()
+            table = self._tables.get(index)
             if table is None or table.is_full:
                 self._send()
-                table = self._tables[device] = _gpu.GpuTable(device)
-            table.measure(tensor)
-            self._rows.setdefault(device, []).append(measured)
+                table = self._tables[index] = _gpu.GpuTable(tensor.device)
+                self._rows[index] = []
+            table.measure(tensor, count)
+            self._rows[index].append(measured)
         else:
+            device = tensor.device
             row = (measured, _measure_on_device(tensor), tensor.dtype is torch.bool)
             self._others.setdefault(device, []).append(row)
             if tensor.is_cuda:
@@ -110,13 +116,15 @@ class StatisticsQueue:
     def _send(self) -> None:
         """Send off everything since the last batch."""
         batches: list[Batch] = []
-        for device, rows in self._rows.items():
-            transfer, counts = self._tables[device].send()
-            batches.append(Batch(transfer, _deliver_rows(rows, counts)))
+        for index, rows in self._rows.items():
+            if rows:
+                transfer, counts = self._tables[index].send()
+                batches.append(Batch(transfer, _deliver_rows(rows, counts)))
+                self._rows[index] = []
         for device, others in self._others.items():
             transfer = Transfer(device, self._streams.pop(device, ()), _stacked(others))
             batches.append(Batch(transfer, _deliver_others(others)))
-        self._rows, self._others = {}, {}
+        self._others = {}
         self._line.add(batches, self._unsent)
         self._unsent = 0
 
@@ -148,6 +156,12 @@ def _deliver_others(
     return deliver
 
 
+@functools.cache
+def _kernel() -> Any:
+    # Looking for it asks the environment, each time.
+    return load_kernel()
+
+
 def _measure_on_host(tensor: torch.Tensor) -> Four:
     if not tensor.ndim:
         return _single(tensor)
@@ -155,15 +169,20 @@ def _measure_on_host(tensor: torch.Tensor) -> Four:
 
 
 def _measure_small(tensor: torch.Tensor) -> Four | None:
-    """Measure the usual tensor, small and contiguous, by one call of the kernel; None for others.
+    """Measure the usual tensor, a small one, by one call of the kernel; None for others.
 
     Most tensors of a step are small, and then the way to the kernel is what costs.
     """
     name = _KERNEL_NAMES.get(tensor.dtype)
-    kernel = load_kernel()
+    kernel = _kernel()
     count = tensor.numel()
-    if kernel is None or name is None or count > _SMALL or not tensor.is_contiguous():
+    if kernel is None or name is None or count > _SMALL:
         return None
+    if not tensor.is_contiguous():
+        layout = merged_layout(tensor)
+        # Numbers have no order: a permuted tensor is read as it lies in memory.
+        if len(layout) != 1 or layout[0][0] != 1:
+            tensor = tensor.detach().contiguous()
     nans, above, below, _, high, low, sums, squares = kernel.measure(tensor.data_ptr(), count, name)
     # Squares that float64 cannot hold stand in units of their own.
     if nans or above or below or squares[0] or squares[2] or high is None or low is None:

@@ -82,29 +82,30 @@ class StreamsOf:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._index: int = torch.cuda.current_device() if device.index is None else device.index
         self._made = torch.cuda.current_stream(device).record_event()
-        self._behind = {self.current}
+        self._behind = {_current_stream(self._index)}
         self._writers: set[int] = set()
-
-    @property
-    def current(self) -> int:
-        """The raw handle of the device's current stream."""
-        handle: int = torch._C._cuda_getCurrentRawStream(self._device.index)
-        return handle
 
     def join(self) -> int:
         """Note that the current stream writes the table; returns its raw handle."""
-        stream = self.current
-        self._writers.add(stream)
-        if stream not in self._behind:
-            torch.cuda.current_stream(self._device).wait_event(self._made)
-            self._behind.add(stream)
+        stream = _current_stream(self._index)
+        if stream not in self._writers:
+            self._writers.add(stream)
+            if stream not in self._behind:
+                torch.cuda.current_stream(self._device).wait_event(self._made)
+                self._behind.add(stream)
         return stream
 
     def take(self) -> set[int]:
         """Return the streams that have written since the last time."""
         writers, self._writers = self._writers, set()
         return writers
+
+
+def _current_stream(index: int) -> int:
+    handle: int = torch._C._cuda_getCurrentRawStream(index)
+    return handle
 
 
 @dataclass(frozen=True, slots=True)

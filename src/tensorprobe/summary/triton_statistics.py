@@ -13,11 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
-from tensorprobe.summary.seen import merged_layout
+from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
 from tensorprobe.summary.triton_launch import Launcher
 
-__all__ = ["GpuTable", "is_supported", "read_rows"]
+__all__ = ["SUPPORTED", "GpuTable", "read_rows"]
 
 _ROWS = 8192
 # Tried on an H200: 3.7 TB/s over 268 MB of bfloat16, where torch.sum has 3.8.
@@ -25,7 +25,8 @@ _BLOCK = 2048
 _UNROLL = 2
 _WARPS = 8
 _MOST_PROGRAMS = 1056
-_SUPPORTED = frozenset((torch.float32, torch.float16, torch.bfloat16))
+SUPPORTED = frozenset((torch.float32, torch.float16, torch.bfloat16))
+"""The dtypes that the kernel can measure."""
 
 
 @triton.jit(do_not_specialize=["count", "row"])
@@ -62,11 +63,6 @@ def _reduce(data, count, extremes, sums, row, BLOCK: tl.constexpr, UNROLL: tl.co
 _launcher = Launcher(_reduce, {"BLOCK": _BLOCK, "UNROLL": _UNROLL}, num_warps=_WARPS)
 
 
-def is_supported(tensor: torch.Tensor) -> bool:
-    """Whether the kernel can measure a tensor."""
-    return tensor.is_cuda and tensor.dtype in _SUPPORTED and tensor.ndim > 0
-
-
 class GpuTable:
     """The numbers of up to 8192 tensors of one device."""
 
@@ -84,14 +80,13 @@ class GpuTable:
         """Whether there is no row for another tensor."""
         return self._next == _ROWS
 
-    def measure(self, tensor: torch.Tensor) -> None:
-        """Start measuring a tensor in the next row."""
+    def measure(self, tensor: torch.Tensor, count: int) -> None:
+        """Start measuring a tensor of so many elements in the next row."""
         if not tensor.is_contiguous():
             layout = merged_layout(tensor)
             # Numbers have no order: a permuted tensor is read as it lies in memory.
             if len(layout) != 1 or layout[0][0] != 1:
                 tensor = tensor.detach().contiguous()
-        count = tensor.numel()
         programs = min(-(-count // (_BLOCK * _UNROLL)), _MOST_PROGRAMS)
         stream = self._streams.join()
         _launcher.launch(tensor, stream, programs, count, self._extremes, self._sums, self._next)

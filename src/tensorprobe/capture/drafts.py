@@ -1,0 +1,167 @@
+"""The tensors of a step's records, each looked at once.
+
+The output of one call is the input of the next, and a view shows the memory of its base. What was
+found of a tensor holds as long as it is alive and nobody has written into its memory: its version,
+which views share with their base, is the same. Addresses are handed out again and do not count
+without the tensor that owns them.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from tensorprobe.store.leaf_encode import EncodesItself, encode_tensor
+from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.summary.checksum import Checked
+from tensorprobe.summary.host import PLAIN_DTYPES
+from tensorprobe.summary.layout import merged_layout
+from tensorprobe.summary.statistics import Measured
+
+__all__ = ["Draft", "DraftTable", "Numbers"]
+
+Numbers = tuple[Measured, "Checked | None"]
+
+_DTYPE_NAMES = {dtype: str(dtype) for dtype in PLAIN_DTYPES}
+# Past this many, the drafts of freed tensors are dropped from the table.
+_MANY = 4096
+_NO_VERSION = -1
+
+# Where a view lies in memory: its address, and what it shows from there on.
+_Place = tuple[object, ...]
+
+
+class Draft(EncodesItself):
+    """A tensor of a record, whose numbers may still be on their way."""
+
+    __slots__ = (
+        "_text",
+        "alive",
+        "checked",
+        "dtype",
+        "file",
+        "measured",
+        "requires_grad",
+        "shape",
+        "version",
+    )
+
+    def __init__(self, tensor: torch.Tensor, measured: Measured, checked: Checked | None) -> None:
+        self.measured = measured
+        self.checked = checked
+        self.dtype = tensor.dtype
+        self.shape = tensor.shape
+        self.requires_grad = tensor.requires_grad
+        # Its data, perhaps still on their way to the disk.
+        self.file: PendingFile | None = None
+        self.alive = weakref.ref(tensor)
+        # An inference tensor has none, so nobody knows when it changes.
+        self.version = _NO_VERSION if tensor.is_inference() else tensor._version
+        self._text: str | None = None
+
+    def as_json(self) -> str:
+        """Return the tensor's record, now that its numbers and its data are there."""
+        if self._text is None:
+            assert self.measured.numbers is not None, "delivered before"
+            self._text = encode_tensor(
+                _DTYPE_NAMES[self.dtype],
+                tuple(self.shape),
+                *self.measured.numbers,
+                self.requires_grad,
+                None if self.checked is None else str(self.checked),
+                None if self.file is None else self.file.data_name,
+            )
+        return self._text
+
+
+class _Memory:
+    """Numbers of parts of the memory that one tensor owns, by the views that showed them."""
+
+    __slots__ = ("alive", "numbers", "version")
+
+    def __init__(self, owner: torch.Tensor) -> None:
+        self.alive = weakref.ref(owner)
+        self.version = owner._version
+        self.numbers: dict[_Place, Numbers] = {}
+
+
+class DraftTable:
+    """The drafts of tensors that are still what they were.
+
+    Args:
+        is_ordered: whether numbers depend on the order of the elements, as a checksum does.
+    """
+
+    def __init__(self, *, is_ordered: bool) -> None:
+        self._is_ordered = is_ordered
+        self._drafts: dict[int, Draft] = {}
+        self._owners: dict[int, _Memory] = {}
+        self._limit = _MANY
+
+    def find(self, tensor: torch.Tensor) -> Draft | None:
+        """Return the draft of a tensor, if nobody has written into it since."""
+        draft = self._drafts.get(id(tensor))
+        # An id is handed out again once its object is gone.
+        if draft is None or draft.alive() is not tensor or draft.version != tensor._version:
+            return None
+        return draft
+
+    def find_numbers(self, tensor: torch.Tensor) -> Numbers | None:
+        """Return the numbers of the memory that a view shows, where they were taken before."""
+        owner = tensor._base
+        if owner is None:
+            return None
+        draft = self.find(owner)
+        if draft is not None and self._shows_all(tensor, owner):
+            return draft.measured, draft.checked
+        memory = self._memory_of(owner)
+        return None if memory is None else memory.numbers.get(self._place_of(tensor))
+
+    def keep(self, tensor: torch.Tensor, draft: Draft) -> None:
+        """Remember the draft of a tensor, and with it the numbers of the memory it shows."""
+        if draft.version == _NO_VERSION:
+            return
+        if len(self._drafts) >= self._limit:
+            self._drafts = {k: d for k, d in self._drafts.items() if d.alive() is not None}
+            self._owners = {k: m for k, m in self._owners.items() if m.alive() is not None}
+            self._limit = max(_MANY, 2 * len(self._drafts))
+        self._drafts[id(tensor)] = draft
+        owner = tensor._base
+        if owner is not None:
+            memory = self._memory_of(owner)
+            if memory is None:
+                memory = self._owners[id(owner)] = _Memory(owner)
+            memory.numbers[self._place_of(tensor)] = (draft.measured, draft.checked)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._drafts.clear()
+        self._owners.clear()
+
+    def _memory_of(self, owner: torch.Tensor) -> _Memory | None:
+        memory = self._owners.get(id(owner))
+        if memory is None or memory.alive() is not owner or memory.version != owner._version:
+            return None
+        return memory
+
+    def _shows_all(self, view: torch.Tensor, owner: torch.Tensor) -> bool:
+        """Whether a view shows all elements of its owner, in the same order if that matters."""
+        if view.numel() != owner.numel() or view.dtype != owner.dtype:
+            return False
+        return self._place_of(view) == self._place_of(owner)
+
+    def _place_of(self, view: torch.Tensor) -> _Place:
+        address, dtype = view.data_ptr(), view.dtype
+        if view.is_conj() or view.is_neg():
+            # Not what is in memory.
+            return (address, dtype, view.shape, view.stride(), view.is_conj(), view.is_neg())
+        if view.is_contiguous():
+            return (address, dtype, view.numel())
+        if self._is_ordered:
+            return (address, dtype, view.shape, view.stride())
+        layout = merged_layout(view)
+        if len(layout) == 1 and layout[0][0] == 1:
+            # All of it is there, in another order.
+            return (address, dtype, view.numel())
+        return (address, dtype, layout)
