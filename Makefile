@@ -39,6 +39,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/array_statistics.py
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/capture_data.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

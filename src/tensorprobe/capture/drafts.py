@@ -13,6 +13,7 @@ import weakref
 import torch
 
 from tensorprobe.store.leaf_encode import EncodesItself, encode_tensor
+from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import PLAIN_DTYPES
 from tensorprobe.summary.layout import merged_layout
@@ -38,8 +39,8 @@ class Draft(EncodesItself):
         "_text",
         "alive",
         "checked",
-        "data_name",
         "dtype",
+        "file",
         "measured",
         "requires_grad",
         "shape",
@@ -52,14 +53,15 @@ class Draft(EncodesItself):
         self.dtype = tensor.dtype
         self.shape = tensor.shape
         self.requires_grad = tensor.requires_grad
-        self.data_name: str | None = None
+        # Its data, perhaps still on their way to the disk.
+        self.file: PendingFile | None = None
         self.alive = weakref.ref(tensor)
         # An inference tensor has none, so nobody knows when it changes.
         self.version = _NO_VERSION if tensor.is_inference() else tensor._version
         self._text: str | None = None
 
     def as_json(self) -> str:
-        """Return the tensor's record, now that its numbers are there."""
+        """Return the tensor's record, now that its numbers and its data are there."""
         if self._text is None:
             self._text = self.encode(self.requires_grad)
         return self._text
@@ -73,7 +75,7 @@ class Draft(EncodesItself):
             *self.measured.numbers,
             requires_grad,
             None if self.checked is None else str(self.checked),
-            self.data_name,
+            None if self.file is None else self.file.data_name,
             form=form,
         )
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,23 +101,24 @@ class FunctionWatcher(TorchFunctionMode):
         """
         space = dict(function.__globals__)
         engine = space.get(_ENGINE)
-        if engine is None:
-            # Older torch asks no mode about its backward, so it can simply be on.
-            def run(*args: Any, **kwargs: Any) -> Any:
-                with self:
-                    return function(*args, **kwargs)
-
-            return run
-
-        def run_engine(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return engine(*args, **kwargs)
-
-        space[_ENGINE] = run_engine
+        if engine is not None:
+            space[_ENGINE] = self._with_mode(engine)
+        else:
+            # torch 2.1 calls the engine as a method.
+            engine = space["Variable"]._execution_engine
+            run = SimpleNamespace(run_backward=self._with_mode(engine.run_backward))
+            space["Variable"] = SimpleNamespace(_execution_engine=run)
         space["has_torch_function"] = lambda _: False
         copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
         copy.__kwdefaults__ = function.__kwdefaults__
         return copy
+
+    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
 
 
 def _is_inside_operator(func: Callable[..., Any]) -> bool:

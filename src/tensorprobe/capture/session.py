@@ -24,6 +24,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
+from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
@@ -49,6 +50,7 @@ class Session:
         step: int,
         rank: int | None,
         tell: Callable[[str], None],
+        transport: TensorTransport,
         tell_once: Callable[[str], None] | None = None,
     ) -> None:
         assert config.dump_path is not None
@@ -65,7 +67,8 @@ class Session:
         self.apis = apis
         folder = rank_folder(config.dump_path, step=step, rank=rank)
         self._writer = DumpWriter(folder, info, file_format=config.file_format, on_trouble=tell)
-        self.recorder = Recorder(config, self._writer, info, tell)
+        self._transport = transport
+        self.recorder = Recorder(config, self._writer, info, tell, transport)
         self._stacks = StackReader()
         self._functions: FunctionWatcher | None = None
         self._fast_paths: FastPathGuard | None = None
@@ -178,7 +181,9 @@ class Session:
             if self.config.level != "debug":
                 writer = self._writer.for_saved_values()
                 info = replace(self._info, level="debug")
-                self._saved_recorder = Recorder(self.config, writer, info, self._tell)
+                self._saved_recorder = Recorder(
+                    self.config, writer, info, self._tell, self._transport
+                )
             self._saved = SavedValues(self._saved_recorder)
         self._saved.save(variable, name, with_gradients=with_gradients)
 
