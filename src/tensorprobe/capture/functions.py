@@ -127,10 +127,12 @@ def _is_inside_operator(func: Callable[..., Any]) -> bool:
     Our mode is on there, and some tensor classes compute in Python (DTensor), with calls that come
     and go as they remember what they have worked out before.
     """
-    if torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD):
-        return True
+    if torch.is_grad_enabled():
+        # Recomputation, which torch may ask for from inside an operator.
+        return False
     # The engine itself calls below the modes, as when it keeps a gradient.
-    return isinstance(func, torch._ops.OpOverload) and not torch.is_grad_enabled()
+    is_overload = isinstance(func, torch._ops.OpOverload)
+    return is_overload or torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD)
 
 
 def _is_machinery(frame: FrameType) -> bool:
