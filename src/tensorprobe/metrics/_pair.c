@@ -24,6 +24,21 @@
 /* Keep them equal to those of pair_numpy.py. */
 static const double THRESHOLDS[THRESHOLD_COUNT] = {1e-4, 1e-3, 5e-3, 1e-2};
 
+/* A relative error of floats taken in float is rounded twice, by 2^-24 each. What is not nearer to
+ * a threshold than NEAR is on the right side of it; a block with anything nearer, or one that may
+ * hold a new maximum, is measured exactly.
+ *
+ * Elements of at most 11 significant bits are short. Near a threshold k / 10000, with k at most 100,
+ * both are multiples of one power of two, so that their relative error is a fraction D / B with
+ * B < 2^12. It is the threshold itself, which double rounds to the same number and which is not
+ * within, or off by more than 1 / (k B), that is, 2^-19: nothing else comes near. */
+#define NEAR 0x1p-21
+#define EACH(factor)                                                                               \
+    {(float)(1e-4 * (factor)), (float)(1e-3 * (factor)), (float)(5e-3 * (factor)),                 \
+     (float)(1e-2 * (factor))}
+static const float SURELY[THRESHOLD_COUNT] = EACH(1.0 - NEAR);
+static const float PERHAPS[THRESHOLD_COUNT] = EACH(1.0 + NEAR);
+
 typedef struct {
     double a, b, difference; /* what each is multiplied by before it is squared */
 } Scales;
@@ -31,7 +46,8 @@ typedef struct {
 typedef struct {
     double dot, a_squares, b_squares, squares, max_abs, max_relative, a_peak, b_peak;
     int64_t within[THRESHOLD_COUNT], unequal, zero, both_zero;
-    int finite; /* 0: NaN or infinities are among the elements, and the rest means nothing */
+    int64_t doubtful; /* how many are near to a threshold and not counted as within it */
+    int finite;       /* 0: NaN or infinities are among the elements, and the rest means nothing */
 } Block;
 
 /* --- variants: the inner loops for each set of instructions -----------------------------------*/
@@ -39,31 +55,35 @@ typedef struct {
 #define JOIN(name, variant) name##_##variant
 
 #define LANES 2
+#define FLOAT_LANES 4
+#define WIDEN(narrow) __builtin_convertvector(narrow, Doubles)
+#define ADD_PRODUCT(x, y, sum) ((x) * (y) + (sum))
 #define VARIANT(name) JOIN(name, plain)
-/* NaN never wins: blocks that have any are measured again without them. */
-#define MAX(x, y)                                                                                  \
-    ((Doubles)(((Flags)(x) & ((x) > (y))) | ((Flags)(y) & ~((x) > (y)))))
+/* Of NaN the answer is worthless: blocks that have any are measured again without them. */
+#define MAX(x, y) ((Doubles)(((Flags)(x) & ((x) > (y))) | ((Flags)(y) & ~((x) > (y)))))
+#define FLOAT_MAX(x, y)                                                                            \
+    ((Floats)(((FloatFlags)(x) & ((x) > (y))) | ((FloatFlags)(y) & ~((x) > (y)))))
+#define ANY(flags) (((Flags)(flags))[0] | ((Flags)(flags))[1])
 #include "_pair_lanes.h"
-#undef LANES
-#undef VARIANT
-#undef MAX
 
 #if defined(__x86_64__)
 #define HAVE_X86_VARIANTS
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx2,f16c")
+#pragma GCC target("avx2,fma,f16c")
 #endif
 #define LANES 4
+#define FLOAT_LANES 8
+#define FLOAT_MAX(x, y) ((Floats)_mm256_max_ps((__m256)(x), (__m256)(y)))
+#define ANY(flags) (!_mm256_testz_si256((__m256i)(flags), (__m256i)(flags)))
+#define WIDEN(narrow) ((Doubles)_mm256_cvtps_pd((__m128)(narrow)))
+#define ADD_PRODUCT(x, y, sum) ((Doubles)_mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(sum)))
 #define VARIANT(name) JOIN(name, avx2)
 #define MAX(x, y) ((Doubles)_mm256_max_pd((__m256d)(x), (__m256d)(y)))
 #include "_pair_lanes.h"
-#undef LANES
-#undef VARIANT
-#undef MAX
 
 static void half_avx2(const char *source, int n, float *values)
 {
@@ -96,12 +116,14 @@ static void brain_avx2(const char *restrict source, int n, float *restrict value
 #pragma GCC target("avx512f,avx512dq")
 #endif
 #define LANES 8
+#define FLOAT_LANES 8
+#define FLOAT_MAX(x, y) ((Floats)_mm256_max_ps((__m256)(x), (__m256)(y)))
+#define ANY(flags) (!_mm256_testz_si256((__m256i)(flags), (__m256i)(flags)))
+#define WIDEN(narrow) ((Doubles)_mm512_cvtps_pd((__m256)(narrow)))
+#define ADD_PRODUCT(x, y, sum) ((Doubles)_mm512_fmadd_pd((__m512d)(x), (__m512d)(y), (__m512d)(sum)))
 #define VARIANT(name) JOIN(name, avx512)
 #define MAX(x, y) ((Doubles)_mm512_max_pd((__m512d)(x), (__m512d)(y)))
 #include "_pair_lanes.h"
-#undef LANES
-#undef VARIANT
-#undef MAX
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -161,38 +183,46 @@ typedef struct {
     size_t size;
     LoadNarrow narrow; /* one of both is NULL */
     LoadWide wide;
-    enum { OTHER, SIGNED64, UNSIGNED64 } integer;
+    enum { OTHER, SHORT, SIGNED64, UNSIGNED64 } kind;
 } Type;
 
 static const Type TYPES[] = {
     {"float32", 4, load_float32, NULL, OTHER},
-    {"bfloat16", 2, load_bfloat16, NULL, OTHER},
-    {"float16", 2, load_float16, NULL, OTHER},
+    {"bfloat16", 2, load_bfloat16, NULL, SHORT},
+    {"float16", 2, load_float16, NULL, SHORT},
     {"float64", 8, NULL, load_float64, OTHER},
     {"int64", 8, NULL, load_int64, SIGNED64},
     {"int32", 4, NULL, load_int32, OTHER},
     {"int16", 2, load_int16, NULL, OTHER},
-    {"int8", 1, load_int8, NULL, OTHER},
+    {"int8", 1, load_int8, NULL, SHORT},
     {"uint64", 8, NULL, load_uint64, UNSIGNED64},
     {"uint32", 4, NULL, load_uint32, OTHER},
     {"uint16", 2, load_uint16, NULL, OTHER},
-    {"uint8", 1, load_uint8, NULL, OTHER},
-    {"bool", 1, load_bool, NULL, OTHER},
+    {"uint8", 1, load_uint8, NULL, SHORT},
+    {"bool", 1, load_bool, NULL, SHORT},
 };
+
+typedef void (*MeasureFloats)(const float *a, const float *b, int n, float *ratios, Block *out);
 
 typedef struct {
     const char *name;
-    void (*measure_narrow)(const float *a, const float *b, int n, Block *out);
+    MeasureFloats measure_narrow, measure_short;
+    double (*find_ratio)(const float *a, const float *b, int n, const float *ratios, float limit);
+    double (*find_error)(const float *a, const float *b, int n);
+    void (*find_ratios)(const float *a, const float *b, int n, Block *out);
     void (*measure_wide)(const double *a, const double *b, int n, const Scales *scales, Block *out);
     LoadNarrow load_float16, load_bfloat16;
 } Variant;
 
 static const Variant VARIANTS[] = {
 #if defined(HAVE_X86_VARIANTS)
-    {"avx512", measure_narrow_avx512, measure_wide_avx512, half_avx2, brain_avx2},
-    {"avx2", measure_narrow_avx2, measure_wide_avx2, half_avx2, brain_avx2},
+    {"avx512", measure_narrow_avx512, measure_short_avx512, find_ratio_avx512, find_error_avx512,
+     find_ratios_avx512, measure_wide_avx512, half_avx2, brain_avx2},
+    {"avx2", measure_narrow_avx2, measure_short_avx2, find_ratio_avx2, find_error_avx2,
+     find_ratios_avx2, measure_wide_avx2, half_avx2, brain_avx2},
 #endif
-    {"plain", measure_narrow_plain, measure_wide_plain, load_float16, load_bfloat16},
+    {"plain", measure_narrow_plain, measure_short_plain, find_ratio_plain, find_error_plain,
+     find_ratios_plain, measure_wide_plain, load_float16, load_bfloat16},
 };
 #define VARIANT_COUNT ((int)(sizeof VARIANTS / sizeof *VARIANTS))
 
@@ -315,7 +345,7 @@ CLEAN(wide, double, DBL_MAX)
 static int64_t count_unequal_integers(const Side *a, const Side *b, Py_ssize_t first, int n)
 {
     int64_t unequal = 0;
-    int mixed = a->type->integer != b->type->integer;
+    int mixed = a->type->kind != b->type->kind;
     for (int i = 0; i < n; i++) {
         uint64_t x, y;
         memcpy(&x, a->source + ((size_t)first + (size_t)i) * 8, 8);
@@ -359,7 +389,7 @@ static void add_block(Pair *pair, const Block *block, int padding, int special, 
 static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ssize_t first, int n,
                                  const Variant *variant)
 {
-    float left[BLOCK], right[BLOCK];
+    float left[BLOCK], right[BLOCK], ratios[BLOCK];
     const float *x = left, *y = right;
     int padded = (n + GROUP - 1) / GROUP * GROUP;
     /* Whole groups of floats are read where they are. */
@@ -373,17 +403,31 @@ static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ss
         load_narrow(b, first, n, variant, right);
     PAD(left, n, padded)
     PAD(right, n, padded)
+    int is_short = a->type->kind == SHORT && b->type->kind == SHORT;
+    MeasureFloats measure = is_short ? variant->measure_short : variant->measure_narrow;
     Block block;
     int special = 0, mismatches = 0;
-    variant->measure_narrow(x, y, padded, &block);
+    measure(x, y, padded, ratios, &block);
     if (!block.finite) {
         memmove(left, x, (size_t)n * sizeof *left);
         memmove(right, y, (size_t)n * sizeof *right);
         x = left;
         y = right;
         special = clean_narrow(pair, left, right, n, &mismatches);
-        variant->measure_narrow(x, y, padded, &block);
+        measure(x, y, padded, ratios, &block);
     }
+    double least = block.max_relative * (1.0 - NEAR), most = block.max_relative * (1.0 + NEAR);
+    if (block.doubtful)
+        variant->find_ratios(x, y, padded, &block);
+    else if (block.unequal && most >= pair->max_relative)
+        block.max_relative =
+            variant->find_ratio(x, y, padded, ratios, (float)fmax(least, pair->max_relative * (1.0 - NEAR)));
+    else
+        block.max_relative = 0.0;
+    if (block.unequal && block.max_abs >= (float)pair->max_abs)
+        block.max_abs = variant->find_error(x, y, padded);
+    else
+        block.max_abs = 0.0;
     add_block(pair, &block, padded - n, special, mismatches);
     NOTE_WORST(x, y)
 }
@@ -404,7 +448,7 @@ static void measure_wide_block(Pair *pair, const Side *a, const Side *b, Py_ssiz
         special = clean_wide(pair, left, right, n, &mismatches);
         variant->measure_wide(left, right, padded, scales, &block);
     }
-    if (a->type->integer && b->type->integer)
+    if (a->type->kind >= SIGNED64 && b->type->kind >= SIGNED64)
         block.unequal = count_unequal_integers(a, b, first, n);
     add_block(pair, &block, padded - n, special, mismatches);
     NOTE_WORST(left, right)
@@ -430,7 +474,7 @@ static void measure_sides(Pair *pair, const Side *a, const Side *b, Py_ssize_t n
 
 static int parse_side(PyObject *const *args, Py_ssize_t n, Side *side)
 {
-    static const Type TABLE = {"table", 1, load_uint8, NULL, OTHER};
+    static const Type TABLE = {"table", 1, load_uint8, NULL, SHORT};
     side->source = PyLong_AsVoidPtr(args[0]);
     if (PyErr_Occurred())
         return 0;
