@@ -50,7 +50,7 @@ typedef struct {
     int finite;       /* 0: NaN or infinities are among the elements, and the rest means nothing */
 } Block;
 
-/* What will be read next. Processors fetch memory ahead by themselves only to the end of a page, and
+/* What is read next. Processors fetch memory ahead by themselves only to the end of a page, and
  * a block is that long: they are told. */
 typedef struct {
     const char *a, *b;
@@ -362,11 +362,12 @@ static void add_block(Pair *pair, const Block *block, int padding, int mismatche
     for (int i = (n); i < (padded); i++)                                                           \
         (values)[i] = 0;
 
-/* The largest error grows rarely: only then its place is looked for. */
+/* The largest error grows rarely: only then its place is looked for. Should somebody write to the
+ * memory meanwhile, it may be gone: the search ends with the block. */
 #define NOTE_WORST(a, b)                                                                           \
     if (block.max_abs > pair->max_abs) {                                                           \
         int place = 0;                                                                             \
-        while (fabs((double)(a)[place] - (double)(b)[place]) != block.max_abs)                     \
+        while (place < n - 1 && fabs((double)(a)[place] - (double)(b)[place]) != block.max_abs)    \
             place++;                                                                               \
         pair->max_abs = block.max_abs;                                                             \
         pair->max_abs_index = (int64_t)first + place;                                              \
