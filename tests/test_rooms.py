@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "new_file": set(),
     "compiled": set(),
     "config": {"errors", "textfile"},
-    "metrics": {"errors", "dtypes"},
+    "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
