@@ -13,7 +13,7 @@ from conftest import REPOSITORY
 SOURCE = REPOSITORY / "src" / "tensorprobe"
 
 # docs/architecture.md explains the table; `*` may import everything.
-GROUND = {"_version", "errors", "names", "records", "dtypes", "tensor_data", "textfile"}
+GROUND = {"_version", "errors", "names", "records", "dtypes", "tensor_data", "textfile", "new_file"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
@@ -22,12 +22,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dtypes": set(),
     "tensor_data": {"dtypes"},
     "textfile": {"errors"},
+    "new_file": set(),
     "config": {"errors", "textfile"},
     "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
-    "report": {"records"},
+    "report": {"errors", "new_file", "records"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "demo": {"capture", "show"},

@@ -3,6 +3,7 @@
     TensorprobeError
     ├── ConfigError           a configuration that cannot be used
     ├── NameFormatError       a text that is not a call or value name
+    ├── ReportError           a result file that cannot be written
     └── DumpError             a dump, or a file of one, that cannot be read or written
         ├── UnsafeFileError   a file that asks for more than data: code, a path outside its folder
         ├── NewerFormatError  a dump that a newer tensorprobe wrote
@@ -19,6 +20,7 @@ __all__ = [
     "DumpError",
     "NameFormatError",
     "NewerFormatError",
+    "ReportError",
     "TensorFileError",
     "TensorprobeError",
     "UnsafeFileError",
@@ -35,6 +37,10 @@ class ConfigError(TensorprobeError):
 
 class NameFormatError(TensorprobeError):
     """A text that is not the name of a call or of a value."""
+
+
+class ReportError(TensorprobeError):
+    """A result file that cannot be written."""
 
 
 class DumpError(TensorprobeError):
