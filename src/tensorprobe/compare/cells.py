@@ -20,8 +20,8 @@ __all__ = [
 UNMATCHED = "N/A"
 """What stands in every cell of a side that is not there."""
 
-# What the older tools show as a Python class, and what they take for a text.
-_CLASSES = frozenset(("int", "float", "bool", "str", "complex"))
+# What the older tools show by its own name, and what they take for a text.
+_OWN_NAMES = frozenset(("slice", "ellipsis", "torch.Size", "torch.ProcessGroup"))
 _TEXTS = frozenset(("torch.dtype", "torch.device", "torch.distributed.ReduceOp"))
 # The two keywords of collectives that are shown by their type's bare name.
 _PEER_RANKS = frozenset(("kwargs.src", "kwargs.dst"))
@@ -32,13 +32,18 @@ def dtype_cell(leaf: Leaf) -> str:
     kind = leaf.kind
     if kind == "tensor":
         return leaf.dtype
-    if kind in _CLASSES:
-        return kind if kind == "int" and leaf.place in _PEER_RANKS else f"<class '{kind}'>"
     if kind in _TEXTS:
         return "<class 'str'>"
     if kind == "none":
         return "None"
-    return "<class 'NoneType'>" if kind == "torch.memory_format" else kind
+    if kind == "torch.memory_format":
+        return "<class 'NoneType'>"
+    if kind in _OWN_NAMES or leaf.max is None:
+        return kind
+    if kind == "int" and leaf.place in _PEER_RANKS:
+        return kind
+    # Of a numpy scalar too, the class that its value has in the file.
+    return f"<class '{type(leaf.max).__name__}'>"
 
 
 def shape_cell(leaf: Leaf) -> str:
@@ -75,7 +80,7 @@ def number_cell(number: Any) -> Any:
 
 
 def checksum_cell(leaf: Leaf) -> str:
-    """Return what stands for a value's content: of other values than tensors, that of their text."""
+    """Return what stands for a value's content; of what is no tensor, that of its text."""
     if leaf.kind == "tensor":
         return leaf.checksum or "None"
     if leaf.kind == "none":

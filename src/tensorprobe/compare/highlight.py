@@ -8,7 +8,7 @@ Outputs are held against every input and parameter of their own call; red hides 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, cast
 
 from tensorprobe.compare.rows import CallRows, Row
 from tensorprobe.report.compare_columns import Mode, columns_of
@@ -39,7 +39,6 @@ _GRAD = "requires_grad is inconsistent"
 # A reference that is nearly zero must not make every difference look large.
 _SMALLEST_REFERENCE = 0.01
 _NUMBERS = (float, int)
-_Colour = Literal["red", "yellow"]
 
 
 class Highlighter:
@@ -109,18 +108,17 @@ class Highlighter:
             old, new = source[self._cosine], output[self._cosine]
             if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS) and old - new > 0.1:
                 yellow.append(_COSINE)
-            return
         relative = self._relative_error(output)
-        if relative > 0.5:
+        if relative > 0.5 and self._mode == "statistics":
             red.append(_RELATIVE_RED)
         if relative > 0.1 and self._relative_error(source) < 0.01:
             yellow.append(_RELATIVE_YELLOW)
 
     def _relative_error(self, cells: list[Cell]) -> float:
         """Return how far the two maxima are apart, over that of the reference."""
-        return _size(cells[self._error]) / max(
-            _SMALLEST_REFERENCE, _size(cells[self._reference_max])
-        )
+        reference = float(cast(float, cells[self._reference_max]))
+        difference = float(cast(float, cells[self._max])) - reference
+        return abs(difference) / max(_SMALLEST_REFERENCE, abs(reference))
 
 
 def _size(cell: Any) -> float:

@@ -33,6 +33,8 @@ __all__ = ["CallLeaves", "Leaf", "read_leaves", "row_name", "state_of"]
 
 
 class Leaf(NamedTuple):
+    """One value."""
+
     place: str
     kind: str
     dtype: str
@@ -47,12 +49,15 @@ class Leaf(NamedTuple):
 
 
 class CallLeaves(NamedTuple):
+    """One call."""
+
     name: str
     leaves: list[Leaf]
     is_recompute: bool | None
 
 
 def read_leaves(part: RankDump) -> Iterator[CallLeaves]:
+    """Yield all calls."""
     for call in part.calls():
         yield CallLeaves(call.name, list(_leaves(call)), call.is_recompute)
 
@@ -71,8 +76,17 @@ def _leaf(place: str, v: Value) -> Leaf:
     match v:
         case TensorValue():
             return Leaf(
-                place, "tensor", v.dtype, v.shape, v.max, v.min, v.mean, v.norm, v.requires_grad,
-                v.checksum, v.data_name,
+                place,
+                "tensor",
+                v.dtype,
+                v.shape,
+                v.max,
+                v.min,
+                v.mean,
+                v.norm,
+                v.requires_grad,
+                v.checksum,
+                v.data_name,
             )
         case None:
             return _same(place, "none", "none", None)
@@ -94,7 +108,7 @@ def _leaf(place: str, v: Value) -> Leaf:
             return _same(place, "torch.memory_format", "torch.memory_format", None)
         case GroupValue(ranks):
             return _same(place, "torch.ProcessGroup", "torch.ProcessGroup", str(list(ranks)))
-        case UnknownValue(name, text):
+        case UnknownValue(name, _):
             return _same(place, name, name, None)
         case ListValue() | DictValue() | PeerOpValue():
             raise AssertionError

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tensorprobe.compare.align import align_names
 from tensorprobe.compare.gradient_order import argument_order
 from tensorprobe.compare.leaves import CallLeaves, Leaf, read_leaves, row_name
-from tensorprobe.names import other_gradients_name
+from tensorprobe.names import other_gradients_name, without_number
 from tensorprobe.store import RankDump
 
 __all__ = ["MatchedCall", "Matcher", "Pair", "UnmatchedNote"]
@@ -24,7 +24,12 @@ __all__ = ["MatchedCall", "Matcher", "Pair", "UnmatchedNote"]
 # Values of these dtypes are worth comparing with each other: one run may be of lower precision.
 _COMPARABLE_DTYPES = frozenset(("torch.float16", "torch.float32", "torch.bfloat16"))
 _LISTED_NOTES = 10_000
-_MOST_SUGGESTIONS = 2_000
+_NEAREST = 3
+# A search looks at every name that starts alike: more of them would take longer than comparing.
+_MOST_SEARCHES = 100
+_MOST_SUGGESTIONS = 1_000
+_NO_CALL = "the reference has no such call"
+_NO_CANDIDATE_CALL = "the candidate has no such call"
 
 
 class Pair(NamedTuple):
@@ -79,6 +84,8 @@ class Matcher:
         self._waiting: dict[str, CallLeaves] = {}
         self._used: set[str] = set()
         self._reader = read_leaves(reference)
+        self._by_kind: dict[str, dict[str, list[str]]] = {}
+        self._searches = 0
         tools = {candidate.info.tool, reference.info.tool}
         self._orders_differ = tools == {"tensorprobe", "msprobe"}
 
@@ -91,7 +98,7 @@ class Matcher:
             yield MatchedCall(call.name, self._pairs(call, partner))
         for name in self._reference.names:
             if name not in self._used:
-                self._note("reference", name, "the candidate has no such call")
+                self._note("reference", name, _NO_CANDIDATE_CALL)
 
     def _read_mapped(self) -> None:
         """Keep the reference's values that a mapping names, whatever call they are of."""
@@ -146,7 +153,7 @@ class Matcher:
             pairs.append(Pair(leaf, None, ""))
         if partner is None:
             if not pairs or any(pair.reference is None for pair in pairs):
-                self._note("candidate", call.name, "the reference has no such call")
+                self._note("candidate", call.name, _NO_CALL)
         elif has_any:
             for leaf in others.values():
                 name = row_name(partner.name, leaf)
@@ -161,12 +168,25 @@ class Matcher:
 
     def nearest(self, note: UnmatchedNote) -> tuple[str, ...]:
         """Return the names in the other run that come nearest to an unmatched call's."""
-        if not note.why.endswith("such call"):
+        if note.why not in (_NO_CALL, _NO_CANDIDATE_CALL):
             return ()
         other = self._reference if note.side == "candidate" else self._candidate
-        beginning = note.name[:4]
-        similar = [name for name in other.names if name[:4] == beginning][:_MOST_SUGGESTIONS]
-        return tuple(difflib.get_close_matches(note.name, similar, n=3))
+        if note.side not in self._by_kind:
+            kinds: dict[str, list[str]] = {}
+            for name in other.names:
+                kinds.setdefault(without_number(name), []).append(name)
+            self._by_kind[note.side] = kinds
+        kinds = self._by_kind[note.side]
+        found = kinds.get(without_number(note.name))
+        if found:
+            # The same API or module in another call; the last ones, where this run made more.
+            return tuple(found[-_NEAREST:])
+        self._searches += 1
+        if self._searches > _MOST_SEARCHES:
+            return ()
+        similar = [kind for kind in kinds if kind[:4] == note.name[:4]][:_MOST_SUGGESTIONS]
+        near = difflib.get_close_matches(without_number(note.name), similar, n=_NEAREST)
+        return tuple(kinds[kind][0] for kind in near)
 
 
 def _fit(candidate: Leaf, reference: Leaf) -> bool:

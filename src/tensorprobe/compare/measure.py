@@ -49,6 +49,7 @@ _ONE_ELEMENT = "This is a 1-d tensor of length 1."
 _ZERO = "Cannot compare by Cosine Similarity, All the data is Zero in {} dump data."
 _NOT_FINITE = "Cannot compare by {}, the data contains nan/inf/-inf in dump data."
 
+
 class Measured(NamedTuple):
     """The six metrics of a pair as cells, and the message that goes with them."""
 

@@ -1,6 +1,6 @@
 """Make the rows of one call's table: what each cell of each mode holds.
 
-    MatchedCall (+ Measured) ─► RowMaker ─► CallRows, in the order of report.compare_columns
+MatchedCall (+ Measured) ─► RowMaker ─► CallRows, in the order of report.compare_columns
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class CallRows(NamedTuple):
 def wants_data(pair: Pair) -> bool:
     """Whether both sides of a pair have a file to be measured."""
     other = pair.reference
-    return other is not None and pair.candidate.data_name is not None and other.data_name is not None
+    return (
+        other is not None and pair.candidate.data_name is not None and other.data_name is not None
+    )
 
 
 class RowMaker:
@@ -109,9 +111,7 @@ class RowMaker:
         frames = [str(frame) for frame in self._stacks.stack(name)]
         return str(frames) if frames else "N/A"
 
-    def _statistics_row(
-        self, name: str, pair: Pair, _: Measured | None
-    ) -> tuple[list[Cell], str]:
+    def _statistics_row(self, name: str, pair: Pair, _: Measured | None) -> tuple[list[Cell], str]:
         ours, theirs = pair.candidate, pair.reference
         cells, is_consistent = _first_cells(name, pair)
         if theirs is None:
@@ -139,9 +139,7 @@ class RowMaker:
         cells += (ours, theirs, is_consistent, "Pass" if is_same else "Different")
         return cells, "passed" if is_same else "failed"
 
-    def _tensor_row(
-        self, name: str, pair: Pair, result: Measured | None
-    ) -> tuple[list[Cell], str]:
+    def _tensor_row(self, name: str, pair: Pair, result: Measured | None) -> tuple[list[Cell], str]:
         ours, theirs = pair.candidate, pair.reference
         cells, is_consistent = _first_cells(name, pair)
         message = "" if is_consistent else GRAD_INCONSISTENT

@@ -1,4 +1,4 @@
-"""The columns of the comparison tables, titled and ordered as users of the older tools know them."""
+"""The columns of the comparison tables, as users of the older tools know them."""
 
 from __future__ import annotations
 
