@@ -6,7 +6,7 @@ import zlib
 from functools import lru_cache
 from typing import Any
 
-from tensorprobe.compare.leaves import Leaf
+from tensorprobe.store.leaves import Leaf
 
 __all__ = [
     "UNMATCHED",

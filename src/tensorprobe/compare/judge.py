@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tensorprobe.compare.leaves import Leaf
+from tensorprobe.store.leaves import Leaf
 
 __all__ = [
     "BENCH_UNMATCHED",

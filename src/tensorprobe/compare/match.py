@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from tensorprobe.compare.align import align_names
 from tensorprobe.compare.gradient_order import argument_order
-from tensorprobe.compare.leaves import CallLeaves, Leaf, read_leaves, row_name
+from tensorprobe.compare.leaves import row_name
 from tensorprobe.names import other_gradients_name, without_number
 from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import CallLeaves, Leaf
 
 __all__ = ["MatchedCall", "Matcher", "Pair", "UnmatchedNote"]
 
@@ -83,7 +84,7 @@ class Matcher:
         self._mapped: dict[str, tuple[str, Leaf]] = {}
         self._waiting: dict[str, CallLeaves] = {}
         self._used: set[str] = set()
-        self._reader = read_leaves(reference)
+        self._reader = reference.read_leaves()
         self._by_kind: dict[str, dict[str, list[str]]] = {}
         self._searches = 0
         tools = {candidate.info.tool, reference.info.tool}
@@ -93,7 +94,7 @@ class Matcher:
         """Yield every call of the candidate, in its order; then the notes are complete."""
         if self._mapping:
             self._read_mapped()
-        for call in read_leaves(self._candidate):
+        for call in self._candidate.read_leaves():
             partner = self._partner_of(call.name)
             yield MatchedCall(call.name, self._pairs(call, partner))
         for name in self._reference.names:
@@ -103,7 +104,7 @@ class Matcher:
     def _read_mapped(self) -> None:
         """Keep the reference's values that a mapping names, whatever call they are of."""
         wanted = set(self._mapping.values())
-        for call in read_leaves(self._reference):
+        for call in self._reference.read_leaves():
             for leaf in call.leaves:
                 name = row_name(call.name, leaf)
                 if name in wanted:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.leaves import Leaf
 from tensorprobe.compare.match import Pair
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import DumpError
@@ -31,6 +30,7 @@ from tensorprobe.metrics.pair import (
     scalar_errors,
 )
 from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import Leaf
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["UNSUPPORTED", "Measured", "Measurer", "bytes_of", "measure_data"]

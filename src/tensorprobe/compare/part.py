@@ -18,7 +18,6 @@ from tensorprobe.compare.advise import Failure, advise
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
-from tensorprobe.compare.leaves import read_leaves
 from tensorprobe.compare.match import MatchedCall, Matcher
 from tensorprobe.compare.measure import Measurer, bytes_of
 from tensorprobe.compare.options import Options
@@ -71,7 +70,7 @@ def mode_of(candidate: RankDump, reference: RankDump) -> Mode:
 
 
 def _has_checksums(part: RankDump) -> bool:
-    for call in islice(read_leaves(part), _CALLS_TO_SEE):
+    for call in islice(part.read_leaves(), _CALLS_TO_SEE):
         for leaf in call.leaves:
             if leaf.kind == "tensor":
                 return leaf.checksum is not None
@@ -195,7 +194,7 @@ class PartComparison:
         candidate = self._pair.candidate
         if len(candidate) <= _CALLS_PER_SHEET:
             return True
-        return sum(len(call.leaves) for call in read_leaves(candidate)) < ROWS_PER_SHEET
+        return sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
@@ -234,7 +233,7 @@ def _total_bytes(*parts: RankDump) -> int:
     return sum(
         bytes_of(leaf)
         for part in parts
-        for call in read_leaves(part)
+        for call in part.read_leaves()
         for leaf in call.leaves
         if leaf.data_name is not None
     )

@@ -27,13 +27,14 @@ from tensorprobe.compare.judge import (
     differences_of,
     reaches_accuracy,
 )
-from tensorprobe.compare.leaves import Leaf, row_name, state_of
+from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.match import MatchedCall, Pair
 from tensorprobe.compare.measure import UNSUPPORTED, Measured
 from tensorprobe.names import is_forward
 from tensorprobe.report.compare_columns import Mode
 from tensorprobe.report.table import Cell
 from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import Leaf
 
 __all__ = ["CallRows", "Row", "RowMaker", "wants_data"]
 
