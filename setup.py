@@ -1,4 +1,4 @@
-"""Build the one compiled module of tensorprobe; everything else is in pyproject.toml."""
+"""Build the compiled files of tensorprobe; everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
@@ -14,6 +14,14 @@ setup(
             extra_compile_args=["-O3", "-fno-math-errno"],
             # No compiler, no kernel: the install succeeds and numpy does the work.
             optional=True,
-        )
+        ),
+        Extension(
+            "tensorprobe.report._row_text",
+            ["src/tensorprobe/report/_row_text.c"],
+            py_limited_api=True,
+            define_macros=[("Py_LIMITED_API", "0x030A0000")],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
     ],
 )
