@@ -4,8 +4,8 @@ Whole commands, start-up included, with a warm file cache; the ways take turns.
 
     python benchmarks/compare.py [--rounds 3] [--peer /path/to/msprobe] [--million]
 
-Real data: two runs of the 4-layer GPT of the capture benchmark, level mix, task tensor, about 2.6 GB
-in 955 tensors a side; one weight of the second run is disturbed. `cat` reads the same bytes.
+Real data: two runs of the 4-layer GPT of the capture benchmark, level mix, task tensor, about
+2.6 GB in 955 tensors a side; one weight of the second run is disturbed. `cat` reads the same bytes.
 Statistics: dumps of 20,000 calls (60,000 rows), and with --million of 1,000,000 rows.
 """
 

@@ -44,6 +44,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "summary": {"numpy", "torch", "triton"},
     "capture": {"numpy", "torch"},
     "metrics": {"numpy"},
+    "compare": {"numpy"},
     "report": {"rich"},
     "show": {"numpy", "rich"},
     "textfile": {"yaml"},

@@ -18,11 +18,12 @@ from tensorprobe.compare.advise import Failure, advise
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
+from tensorprobe.compare.judge import StatisticsDifference, differences_of_all
 from tensorprobe.compare.match import MatchedCall, Matcher
-from tensorprobe.compare.measure import Measurer, bytes_of
+from tensorprobe.compare.measure import Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import PartResult, Tally
-from tensorprobe.compare.rows import CallRows, RowMaker, wants_data
+from tensorprobe.compare.rows import CallRows, RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
@@ -198,21 +199,52 @@ class PartComparison:
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
-        progress = self._options.progress
-        if self.mode != "tensor":
-            total = len(self._pair.candidate)
-            for number, call in enumerate(self._matcher.calls(), start=1):
-                yield maker.make(call, iter(()))
-                if progress is not None and (number % 256 == 0 or number == total):
-                    progress("calls", number, total)
-            return
-        on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
-        with Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes) as m:
+        with ExitStack() as stack:
+            results_of: Callable[[list[MatchedCall]], Iterator[Any]] = _differences
+            if self.mode == "tensor":
+                results_of = self._measuring(stack)
+            total, done = len(self._pair.candidate), 0
             for window in _windows(self._matcher.calls()):
-                pairs = [pair for call in window for pair in call.pairs if wants_data(pair)]
-                measured = iter(m.measure_all(pairs))
+                results = results_of(window) if self.mode != "md5" else iter(())
                 for call in window:
-                    yield maker.make(call, measured)
+                    yield maker.make(call, results)
+                done += len(window)
+                if self._options.progress is not None and self.mode != "tensor":
+                    self._options.progress("calls", done, total)
+
+    def _measuring(self, stack: ExitStack) -> Callable[[list[MatchedCall]], Iterator[Measured]]:
+        progress = self._options.progress
+        on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
+        measurer = stack.enter_context(
+            Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        )
+
+        def measure(window: list[MatchedCall]) -> Iterator[Measured]:
+            return iter(
+                measurer.measure_all(
+                    [
+                        pair
+                        for call in window
+                        for pair in call.pairs
+                        if wants_data(pair) and is_recorded(pair.candidate)
+                    ]
+                )
+            )
+
+        return measure
+
+
+def _differences(window: list[MatchedCall]) -> Iterator[StatisticsDifference]:
+    return iter(
+        differences_of_all(
+            [
+                (pair.candidate, pair.reference)
+                for call in window
+                for pair in call.pairs
+                if pair.reference is not None and is_recorded(pair.candidate)
+            ]
+        )
+    )
 
 
 def _windows(calls: Iterator[MatchedCall]) -> Iterator[list[MatchedCall]]:

@@ -5,8 +5,8 @@ MatchedCall (+ Measured) ─► RowMaker ─► CallRows, in the order of report
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.cells import (
     UNMATCHED,
@@ -24,7 +24,7 @@ from tensorprobe.compare.judge import (
     NO_BENCH,
     NO_BENCH_FILE,
     NO_CANDIDATE_FILE,
-    differences_of,
+    StatisticsDifference,
     reaches_accuracy,
 )
 from tensorprobe.compare.leaves import row_name, state_of
@@ -36,7 +36,7 @@ from tensorprobe.report.table import Cell
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
 
-__all__ = ["CallRows", "Row", "RowMaker", "wants_data"]
+__all__ = ["CallRows", "Row", "RowMaker", "is_recorded", "wants_data"]
 
 
 class Row(NamedTuple):
@@ -60,12 +60,20 @@ class CallRows(NamedTuple):
     rows: list[Row]
 
 
+def is_recorded(leaf: Leaf) -> bool:
+    """Whether a value gets a row: ptdbg_ascend leaves out arguments that it could not describe."""
+    return leaf.kind != "not recorded"
+
+
 def wants_data(pair: Pair) -> bool:
     """Whether both sides of a pair have a file to be measured."""
     other = pair.reference
     return (
         other is not None and pair.candidate.data_name is not None and other.data_name is not None
     )
+
+
+_Make: TypeAlias = Callable[[str, Pair, Iterator[Any]], tuple[list[Cell], str]]
 
 
 class RowMaker:
@@ -80,24 +88,30 @@ class RowMaker:
     def __init__(self, mode: Mode, stacks: RankDump | None, *, is_fuzzy: bool) -> None:
         self._stacks = stacks
         self._is_fuzzy = is_fuzzy
-        self._make = {
+        makers: dict[Mode, _Make] = {
             "tensor": self._tensor_row,
             "statistics": self._statistics_row,
             "md5": self._md5_row,
-        }[mode]
+        }
+        self._make = makers[mode]
         self._has_data_name = mode == "tensor"
 
-    def make(self, call: MatchedCall, measured: Iterator[Measured]) -> CallRows:
-        """Make the rows of a call; `measured` gives the next pair that has data on both sides."""
+    def make(self, call: MatchedCall, results: Iterator[Any]) -> CallRows:
+        """Make the rows of a call.
+
+        Args:
+            call: the call.
+            results: the next of every pair that has a result: of real data what was measured, of
+                statistics their difference.
+        """
         rows = []
         stack = self._stack_text(call.name) if self._stacks is not None else None
         for pair in call.pairs:
             leaf = pair.candidate
-            if leaf.kind == "not recorded":
+            if not is_recorded(leaf):
                 continue
             name = row_name(call.name, leaf)
-            result = next(measured) if self._has_data_name and wants_data(pair) else None
-            cells, verdict = self._make(name, pair, result)
+            cells, verdict = self._make(name, pair, results)
             if stack is not None:
                 cells.append(stack)
                 stack = "N/A"
@@ -112,7 +126,9 @@ class RowMaker:
         frames = [str(frame) for frame in self._stacks.stack(name)]
         return str(frames) if frames else "N/A"
 
-    def _statistics_row(self, name: str, pair: Pair, _: Measured | None) -> tuple[list[Cell], str]:
+    def _statistics_row(
+        self, name: str, pair: Pair, results: Iterator[StatisticsDifference]
+    ) -> tuple[list[Cell], str]:
         ours, theirs = pair.candidate, pair.reference
         cells, is_consistent = _first_cells(name, pair)
         if theirs is None:
@@ -120,16 +136,20 @@ class RowMaker:
             cells += (*_EIGHT_UNMATCHED, *_numbers(ours), *_FOUR_UNMATCHED)
             cells += (is_consistent, UNMATCHED, message)
             return cells, "unmatched"
-        difference = differences_of(ours, theirs)
-        cells += difference.cells
-        cells += (*_numbers(ours), *_numbers(theirs), is_consistent)
-        message = NEEDS_CHECK if difference.is_far else ""
+        difference, is_far, is_plain = next(results)
+        cells += difference
+        if is_plain:
+            cells += ours[4:8]
+            cells += theirs[4:8]
+        else:
+            cells += (*_numbers(ours), *_numbers(theirs))
+        message = NEEDS_CHECK if is_far else ""
         if not is_consistent:
             message += GRAD_INCONSISTENT
-        cells += ("Warning" if difference.is_far else "", message)
-        return cells, "failed" if difference.is_far else "passed"
+        cells += (is_consistent, "Warning" if is_far else "", message)
+        return cells, "failed" if is_far else "passed"
 
-    def _md5_row(self, name: str, pair: Pair, _: Measured | None) -> tuple[list[Cell], str]:
+    def _md5_row(self, name: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], str]:
         cells, is_consistent = _first_cells(name, pair)
         ours = checksum_cell(pair.candidate)
         if pair.reference is None:
@@ -140,7 +160,9 @@ class RowMaker:
         cells += (ours, theirs, is_consistent, "Pass" if is_same else "Different")
         return cells, "passed" if is_same else "failed"
 
-    def _tensor_row(self, name: str, pair: Pair, result: Measured | None) -> tuple[list[Cell], str]:
+    def _tensor_row(
+        self, name: str, pair: Pair, results: Iterator[Measured]
+    ) -> tuple[list[Cell], str]:
         ours, theirs = pair.candidate, pair.reference
         cells, is_consistent = _first_cells(name, pair)
         message = "" if is_consistent else GRAD_INCONSISTENT
@@ -150,9 +172,9 @@ class RowMaker:
                 message = NO_BENCH + message + NO_CANDIDATE_FILE
             else:
                 message += BENCH_UNMATCHED
-        elif result is not None:
-            numbers = result.cells
-            message += result.message
+        elif wants_data(pair):
+            numbers, why = next(results)
+            message += why
         else:
             message += NO_CANDIDATE_FILE if ours.data_name is None else NO_BENCH_FILE
         if self._is_fuzzy and theirs is not None and cells[0] != cells[1]:
