@@ -182,7 +182,8 @@ def measure_data(candidate: TensorData, reference: TensorData, *, threads: int =
         text, why = _NO_COSINE[similarity]
         message += why
     else:
-        text = similarity
+        # Rounding may leave equal vectors a hair from 1.
+        text = 1.0 if numbers.equal else similarity
     others = (
         euclidean_distance(numbers),
         max_absolute_error(numbers),
