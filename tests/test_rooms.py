@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compare": GROUND | {"store", "metrics", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
-    "demo": {"capture", "show"},
+    "demo": {"capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
     "__init__": {"_version", "capture", "compare", "config", "errors", "store"},
