@@ -15,13 +15,16 @@ setup(
             # No compiler, no kernel: the install succeeds and numpy does the work.
             optional=True,
         ),
-        Extension(
-            "tensorprobe.report._row_text",
-            ["src/tensorprobe/report/_row_text.c"],
-            py_limited_api=True,
-            define_macros=[("Py_LIMITED_API", "0x030A0000")],
-            extra_compile_args=["-O3"],
-            optional=True,
+        *(
+            Extension(
+                f"tensorprobe.{room}.{name}",
+                [f"src/tensorprobe/{room}/{name}.c"],
+                py_limited_api=True,
+                define_macros=[("Py_LIMITED_API", "0x030A0000")],
+                extra_compile_args=["-O3"],
+                optional=True,
+            )
+            for room, name in (("report", "_row_text"), ("store", "_leaf_walk"))
         ),
     ],
 )

@@ -13,7 +13,17 @@ from conftest import REPOSITORY
 SOURCE = REPOSITORY / "src" / "tensorprobe"
 
 # docs/architecture.md explains the table; `*` may import everything.
-GROUND = {"_version", "errors", "names", "records", "dtypes", "tensor_data", "textfile", "new_file"}
+GROUND = {
+    "_version",
+    "errors",
+    "names",
+    "records",
+    "dtypes",
+    "tensor_data",
+    "textfile",
+    "new_file",
+    "compiled",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
@@ -23,12 +33,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensor_data": {"dtypes"},
     "textfile": {"errors"},
     "new_file": set(),
+    "compiled": set(),
     "config": {"errors", "textfile"},
     "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
-    "report": {"errors", "new_file", "records"},
+    "report": {"compiled", "errors", "new_file", "records"},
     "compare": GROUND | {"store", "metrics", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},

@@ -443,16 +443,36 @@ static PyObject *sheet_row(PyObject *module, PyObject *arguments)
     return finish(&buffer, outcome);
 }
 
-static PyObject *float_text(PyObject *module, PyObject *number)
+/* Write the numbers of a list, each with the same ending; None unless all are finite floats. */
+static PyObject *float_texts(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    double value = PyFloat_AsDouble(number);
-    if (value == -1 && PyErr_Occurred())
+    PyObject *numbers;
+    const char *ending;
+    Py_ssize_t ending_length;
+    if (!PyArg_ParseTuple(arguments, "O!s#", &PyList_Type, &numbers, &ending, &ending_length))
         return NULL;
-    if (!is_finite(value) || !has_powers)
+    char out[64];
+    if (!has_powers || ending_length > 16)
         return Py_NewRef(Py_None);
-    char out[32];
-    return PyUnicode_FromStringAndSize(out, (Py_ssize_t)write_double(out, value));
+    Py_ssize_t count = PyList_Size(numbers);
+    PyObject *texts = PyList_New(count);
+    for (Py_ssize_t index = 0; texts && index < count; index++) {
+        PyObject *number = PyList_GetItem(numbers, index);
+        double value = Py_IS_TYPE(number, &PyFloat_Type) ? PyFloat_AsDouble(number) : Py_HUGE_VAL;
+        if (!is_finite(value)) {
+            Py_DECREF(texts);
+            return Py_NewRef(Py_None);
+        }
+        size_t length = write_double(out, value);
+        memcpy(out + length, ending, (size_t)ending_length);
+        PyObject *text = PyUnicode_FromStringAndSize(out, (Py_ssize_t)length + ending_length);
+        if (!text || PyList_SetItem(texts, index, text)) {
+            Py_DECREF(texts);
+            return NULL;
+        }
+    }
+    return texts;
 }
 
 static PyObject *set_powers(PyObject *module, PyObject *table)
@@ -474,7 +494,7 @@ static PyObject *set_powers(PyObject *module, PyObject *table)
 static PyMethodDef methods[] = {
     {"csv_row", csv_row, METH_O, "The line of a row, or None if Python must write it."},
     {"sheet_row", sheet_row, METH_VARARGS, "The <row> of (number, row, style, texts), or None."},
-    {"float_text", float_text, METH_O, "A finite float as repr gives it."},
+    {"float_texts", float_texts, METH_VARARGS, "The texts of (finite floats, ending), or None."},
     {"set_powers", set_powers, METH_O, "Take the table of powers of ten."},
     {NULL, NULL, 0, NULL},
 };

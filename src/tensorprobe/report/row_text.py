@@ -6,17 +6,16 @@ rows, ten times slower.
 
 from __future__ import annotations
 
-import importlib
-import os
 import struct
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-__all__ = ["RowText", "load_row_text"]
+from tensorprobe.compiled import load_compiled
 
-_SWITCH = "TENSORPROBE_NO_KERNEL"
-_FUNCTIONS = ("csv_row", "sheet_row", "float_text", "set_powers")
+__all__ = ["RowText", "load_row_text", "number_texts"]
+
+_FUNCTIONS = ("csv_row", "sheet_row", "float_texts", "set_powers")
 
 
 class RowText(Protocol):
@@ -32,8 +31,8 @@ class RowText(Protocol):
         """Return a row as a `<row>` of a sheet; `texts` knows the cells of unusual texts."""
         ...
 
-    def float_text(self, number: float, /) -> str | None:
-        """Return a finite number as `repr` does."""
+    def float_texts(self, numbers: list[float], ending: str, /) -> list[str] | None:
+        """Return finite numbers as `repr` does, each with the same ending."""
         ...
 
     def set_powers(self, table: bytes, /) -> None:
@@ -43,19 +42,23 @@ class RowText(Protocol):
 
 def load_row_text() -> RowText | None:
     """Return the compiled row writer, or None where it is not there or was turned off."""
-    return None if os.environ.get(_SWITCH, "") not in ("", "0") else _import_row_text()
+    writer = load_compiled("tensorprobe.report._row_text", *_FUNCTIONS)
+    return None if writer is None else _set_up(writer)
+
+
+def number_texts(numbers: list[float], ending: str = "") -> list[str]:
+    """Return many numbers as Python prints them, each with the same ending.
+
+    >>> number_texts([0.5, 1e-05, float("inf")], "%")
+    ['0.5%', '1e-05%', 'inf%']
+    """
+    compiled = load_row_text()
+    texts = None if compiled is None else compiled.float_texts(numbers, ending)
+    return [f"{number}{ending}" for number in numbers] if texts is None else texts
 
 
 @cache
-def _import_row_text() -> RowText | None:
-    try:
-        module = importlib.import_module("tensorprobe.report._row_text")
-    except ImportError:
-        return None
-    if not all(hasattr(module, name) for name in _FUNCTIONS):
-        # An editable install keeps the old file when _row_text.c changes.
-        return None
-    writer = cast(RowText, module)
+def _set_up(writer: RowText) -> RowText:
     writer.set_powers(_powers_of_ten())
     return writer
 
