@@ -156,12 +156,14 @@ VARIANT(measure_floats)(const float *restrict a, const float *restrict b, int n,
     out->finite = proof <= DBL_MAX; /* no square of a float leaves the range of double */
 }
 
-static void VARIANT(measure_narrow)(const float *a, const float *b, int n, float *ratios, Block *out)
+static void VARIANT(measure_narrow)(const float *a, const float *b, int n, float *ratios,
+                                    Block *out)
 {
     VARIANT(measure_floats)(a, b, n, 0, ratios, out);
 }
 
-static void VARIANT(measure_short)(const float *a, const float *b, int n, float *ratios, Block *out)
+static void VARIANT(measure_short)(const float *a, const float *b, int n, float *ratios,
+                                    Block *out)
 {
     VARIANT(measure_floats)(a, b, n, 1, ratios, out);
 }
