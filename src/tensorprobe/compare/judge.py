@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tensorprobe.report.row_text import number_texts
 from tensorprobe.store.leaves import Leaf
 
 __all__ = [
@@ -66,11 +67,12 @@ def differences_of_all(pairs: Sequence[tuple[Leaf, Leaf]]) -> list[StatisticsDif
             relatives = np.abs(differences / theirs)
         usable: list[bool] = np.all(np.isfinite(relatives), axis=1).tolist()
         far: list[bool] = np.any(relatives > _LARGEST_RELATIVE_ERROR, axis=1).tolist()
-        shown, percents = differences.tolist(), (relatives * 100).tolist()
+        shown = differences.tolist()
+        percents = number_texts((relatives * 100).ravel().tolist(), "%")
         for row, number in enumerate(plain):
             if usable[row]:
                 cells = shown[row]
-                cells += [f"{percent}%" if percent else "0.0%" for percent in percents[row]]
+                cells += percents[4 * row : 4 * row + 4]
                 results[number] = StatisticsDifference(cells, far[row], True)
     return [
         difference_of(*pair) if result is None else result

@@ -12,15 +12,15 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.advise import Failure, advise
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
-from tensorprobe.compare.judge import StatisticsDifference, differences_of_all
-from tensorprobe.compare.match import MatchedCall, Matcher
-from tensorprobe.compare.measure import Measured, Measurer, bytes_of
+from tensorprobe.compare.judge import differences_of_all
+from tensorprobe.compare.match import MatchedCall, Matcher, Pair
+from tensorprobe.compare.measure import Measurer, bytes_of
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import CallRows, RowMaker, is_recorded, wants_data
@@ -40,6 +40,10 @@ _PAIRS_AT_ONCE = 512
 _CALLS_PER_SHEET = 20_000
 _CALLS_TO_SEE = 200
 _WITH_DATA = frozenset(("tensor", "overflow_check"))
+
+
+# Gives, for a window of calls, what comes with each of their pairs.
+_Results: TypeAlias = Callable[[list[MatchedCall]], Iterator[Any]]
 
 
 class PartFiles(NamedTuple):
@@ -199,52 +203,45 @@ class PartComparison:
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
-        with ExitStack() as stack:
-            results_of: Callable[[list[MatchedCall]], Iterator[Any]] = _differences
-            if self.mode == "tensor":
-                results_of = self._measuring(stack)
-            total, done = len(self._pair.candidate), 0
-            for window in _windows(self._matcher.calls()):
-                results = results_of(window) if self.mode != "md5" else iter(())
-                for call in window:
-                    yield maker.make(call, results)
-                done += len(window)
-                if self._options.progress is not None and self.mode != "tensor":
-                    self._options.progress("calls", done, total)
+        results_of = {"tensor": self._measuring, "statistics": _subtracting, "md5": _nothing}
+        make_results = results_of[self.mode]()
+        progress = None if self.mode == "tensor" else self._options.progress
+        total, done = len(self._pair.candidate), 0
+        for window in _windows(self._matcher.calls()):
+            results = make_results(window)
+            for call in window:
+                yield maker.make(call, results)
+            done += len(window)
+            if progress is not None:
+                progress("calls", done, total)
 
-    def _measuring(self, stack: ExitStack) -> Callable[[list[MatchedCall]], Iterator[Measured]]:
+    def _measuring(self) -> _Results:
         progress = self._options.progress
         on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
-        measurer = stack.enter_context(
-            Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        return lambda window: iter(
+            measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )
 
-        def measure(window: list[MatchedCall]) -> Iterator[Measured]:
-            return iter(
-                measurer.measure_all(
-                    [
-                        pair
-                        for call in window
-                        for pair in call.pairs
-                        if wants_data(pair) and is_recorded(pair.candidate)
-                    ]
-                )
-            )
 
-        return measure
-
-
-def _differences(window: list[MatchedCall]) -> Iterator[StatisticsDifference]:
-    return iter(
+def _subtracting() -> _Results:
+    return lambda window: iter(
         differences_of_all(
             [
                 (pair.candidate, pair.reference)
-                for call in window
-                for pair in call.pairs
-                if pair.reference is not None and is_recorded(pair.candidate)
+                for pair in _pairs_of(window)
+                if pair.reference is not None
             ]
         )
     )
+
+
+def _nothing() -> _Results:
+    return lambda window: iter(())
+
+
+def _pairs_of(window: list[MatchedCall]) -> Iterator[Pair]:
+    return (pair for call in window for pair in call.pairs if is_recorded(pair.candidate))
 
 
 def _windows(calls: Iterator[MatchedCall]) -> Iterator[list[MatchedCall]]:
