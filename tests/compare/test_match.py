@@ -192,6 +192,18 @@ def test_gradients_of_a_linear_match_across_tools(tmp_path: Path, first: str) ->
     assert places == wanted
 
 
+def test_a_gradient_is_paired_by_its_shape_across_tools(tmp_path: Path) -> None:
+    """Of an embedding, ours has the indices' place first; autograd's node has the weight alone."""
+    name = "Functional.embedding.0.backward"
+    ours = write_dump(tmp_path / "a", [call(name, [tensor(1)], [None, tensor(3, shape=(5, 2))])])
+    theirs = write_dump(tmp_path / "b", [call(name, [tensor(1)], [tensor(3, shape=(5, 2))])])
+    path = next(theirs.rglob("dump.json"))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"tensorprobe":' not in line))
+    rows = compared(ours, theirs, tmp_path)
+    assert [row["Bench Name"] for row in rows] == [f"{name}.input.0", "N/A", f"{name}.output.0"]
+
+
 NAMES = st.lists(st.sampled_from("abcd"), max_size=30)
 
 

@@ -136,3 +136,43 @@ def test_the_first_difference_is_that_of_the_golden(path: Path, tmp_path: Path) 
         assert node["data_info"] == want["data_info"]
         assert node["op_type"] == want["op_name"].partition(".")[0]
         assert node["position"]["call"] >= 0
+
+
+ACROSS = [
+    ("ptdbg_ascend/2024-03/all/npu", "ptdbg_ascend/2024-10/all/bench", "tensor", 118, 0),
+    ("ptdbg_ascend/2024-03/md5/npu", "ptdbg_ascend/2024-10/md5/bench", "md5", 118, 0),
+    (
+        "api_accuracy_checker/2023-11/statistics",
+        "api_accuracy_checker/2024-10/statistics",
+        "statistics",
+        89,
+        6,
+    ),
+    (
+        "api_accuracy_checker/2023-11/real_data",
+        "api_accuracy_checker/2024-10/real_data",
+        "tensor",
+        89,
+        6,
+    ),
+    ("msprobe-8.2.1/mlp/mix_tensor/npu", "msprobe-26.2.0/mlp_mix_tensor/bench", "tensor", 46, 18),
+    (
+        "msprobe-8.2.1/mlp/L1_tensor/npu",
+        "msprobe-26.2.0/mlp_L1_statistics/npu",
+        "statistics",
+        27,
+        3,
+    ),
+]
+
+
+@pytest.mark.skipif(not NEWER, reason="only in the whole collection of dumps")
+@pytest.mark.parametrize(("ours", "theirs", "mode", "compared", "unmatched"), ACROSS)
+def test_versions_and_legacy_tools_match_each_other(
+    ours: str, theirs: str, mode: str, compared: int, unmatched: int, tmp_path: Path
+) -> None:
+    result = compare(peer_root() / ours, peer_root() / theirs, tmp_path, formats=["csv"])
+    (part,) = result.parts
+    assert part.mode == mode
+    assert (part.tally.compared, part.tally.unmatched) == (compared, unmatched)
+    assert part.tally.passed > compared / 2

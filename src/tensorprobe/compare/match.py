@@ -132,11 +132,13 @@ class Matcher:
         order: Mapping[str, tuple[str, bool]] = {}
         if self._orders_differ and partner is not None:
             order = argument_order(call, partner)
+        taken = {place for place, _ in order.values()}
         pairs = []
         has_any = False
         for leaf in call.leaves:
             place, is_transposed = order.get(leaf.place, (leaf.place, False))
-            other = others.pop(place, None)
+            is_free = leaf.place in order or place not in taken
+            other = others.pop(place, None) if is_free else None
             if self._mapping:
                 mapped = self._mapped.get(self._mapping.get(row_name(call.name, leaf), ""))
                 if mapped is not None:
