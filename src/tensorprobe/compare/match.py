@@ -65,6 +65,11 @@ class Matcher:
         reference: the trusted run.
         fuzzy: whether calls may differ in their number.
         mapping: names of values of the candidate, and of their partners in the reference.
+
+    Attributes:
+        notes: what has no partner, up to a limit.
+        unlisted: how many more there are.
+        reference_only: how many calls and values only the reference has.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Matcher:
     ) -> None:
         self.notes: list[UnmatchedNote] = []
         self.unlisted = 0
+        self.reference_only = 0
         self._candidate, self._reference = candidate, reference
         self._names = frozenset(reference.names)
         self._partners = align_names(candidate.names, reference.names) if fuzzy else None
@@ -164,6 +170,7 @@ class Matcher:
         return pairs
 
     def _note(self, side: str, name: str, why: str) -> None:
+        self.reference_only += side == "reference"
         if len(self.notes) < _LISTED_NOTES:
             self.notes.append(UnmatchedNote(side, name, why))
         else:

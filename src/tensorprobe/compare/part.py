@@ -114,12 +114,11 @@ class PartComparison:
             written.append(files.advice())
             with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
                 f.write(str(advice).encode("utf-8", "backslashreplace"))
-        of_reference = sum(note.side == "reference" for note in self._matcher.notes)
         return PartResult(
             self._pair.candidate.label,
             self.mode,
             self.tally,
-            of_reference,
+            self._matcher.reference_only,
             tuple(written),
             self._gaps(),
             advice,
@@ -183,14 +182,28 @@ class PartComparison:
                 tally.passed += 1
             elif verdict == "failed":
                 if tally.first_failure is None:
-                    name = str(row.cells[0])
-                    tally.first_failure = Failure(tally.rows, name, call.name, row.state)
+                    name, arguments = str(row.cells[0]), self._unequal_arguments(call)
+                    failure = Failure(tally.rows, name, call.name, row.state, arguments)
+                    tally.first_failure = failure
                 tally.failed += 1
             elif verdict == "open":
                 tally.open += 1
             else:
                 tally.unmatched += 1
             tally.rows += 1
+
+    def _unequal_arguments(self, call: CallRows) -> tuple[str, ...]:
+        """Name the plain arguments, such as an epsilon, that the two runs do not share."""
+        if self.mode == "md5":
+            return ()
+        ours, theirs = self.titles.index("NPU max"), self.titles.index("Bench max")
+        return tuple(
+            f"{row.cells[0]} is {row.cells[ours]} against {row.cells[theirs]}"
+            for row in call.rows
+            if str(row.cells[2]).startswith("<class ")
+            and row.verdict != "unmatched"
+            and row.cells[ours] != row.cells[theirs]
+        )
 
     def _can_highlight(self) -> bool:
         """Colours are left out where the table needs more than one sheet."""

@@ -87,6 +87,7 @@ class RowMaker:
 
     def __init__(self, mode: Mode, stacks: RankDump | None, *, is_fuzzy: bool) -> None:
         self._stacks = stacks
+        self._stack_texts: dict[int, str] = {}
         self._is_fuzzy = is_fuzzy
         makers: dict[Mode, _Make] = {
             "tensor": self._tensor_row,
@@ -123,8 +124,13 @@ class RowMaker:
     def _stack_text(self, name: str) -> str:
         if self._stacks is None or not is_forward(name):
             return "N/A"
-        frames = [str(frame) for frame in self._stacks.stack(name)]
-        return str(frames) if frames else "N/A"
+        frames = self._stacks.stack(name)
+        # Calls of one line share their frames, which live as long as the dump.
+        text = self._stack_texts.get(id(frames))
+        if text is None:
+            text = str([str(frame) for frame in frames]) if frames else "N/A"
+            self._stack_texts[id(frames)] = text
+        return text
 
     def _statistics_row(
         self, name: str, pair: Pair, results: Iterator[StatisticsDifference]
