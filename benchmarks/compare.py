@@ -2,10 +2,12 @@
 
 Whole commands, start-up included, with a warm file cache; the ways take turns.
 
-    python benchmarks/compare.py [--rounds 3] [--peer /path/to/msprobe] [--million]
+    python benchmarks/compare.py [--rounds 3] [--peer /path/to/bin/msprobe] [--million]
 
-Real data: two runs of the 4-layer GPT of the capture benchmark, level mix, task tensor, about
-2.6 GB in 955 tensors a side; one weight of the second run is disturbed. `cat` reads the same bytes.
+Real data: two runs of the 4-layer GPT of the capture benchmark, level mix, task tensor; one weight
+of the second run is disturbed. `cat` reads the same bytes. Our own capture links the tensors that
+several calls share; with --peer there is a second pair, captured by msprobe, where each has a file
+of its own, 2.7 GB in all.
 Statistics: dumps of 20,000 calls (60,000 rows), and with --million of 1,000,000 rows.
 """
 
@@ -29,7 +31,7 @@ import sys
 sys.path.insert(0, {benchmarks!r})
 import torch
 from gpt import CPU, make_step
-from tensorprobe import PrecisionDebugger
+from {module} import PrecisionDebugger
 model, ids, targets = make_step(CPU, "cpu")
 if sys.argv[2] == "reference":
     with torch.no_grad():
@@ -39,15 +41,17 @@ debugger.start(model)
 model(ids, targets).backward()
 debugger.stop()
 debugger.step()
-debugger.close()
 """
 
 
-def capture_pair(folder: Path) -> tuple[Path, Path]:
-    """Capture the two runs of the GPT in processes of their own."""
-    program = CAPTURE.format(benchmarks=str(Path(__file__).parent))
+def capture_pair(folder: Path, peer: str = "") -> tuple[Path, Path]:
+    """Capture the two runs of the GPT in processes of their own, by us or by msprobe."""
+    module = "msprobe.pytorch" if peer else "tensorprobe"
+    program = CAPTURE.format(benchmarks=str(Path(__file__).parent), module=module)
+    python = str(Path(peer).with_name("python")) if peer else sys.executable
     for side in ("candidate", "reference"):
-        subprocess.run([sys.executable, "-c", program, str(folder / side), side], check=True)
+        command = [python, "-c", program, str(folder / side), side]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return folder / "candidate", folder / "reference"
 
 
@@ -135,6 +139,27 @@ def table(title: str, ways: dict[str, list[str]], rounds: int, output: Path) -> 
         print(f"| {name} | {seconds:.2f} | {memory:.2f} |", flush=True)
 
 
+def compare_real(root: Path, peer: str, arguments: argparse.Namespace) -> None:
+    """Compare two captured runs, which are deleted afterwards."""
+    output = root / "output"
+    candidate, reference = capture_pair(root / "real", peer)
+    files = [str(file) for side in (candidate, reference) for file in side.rglob("*.pt")]
+    size = sum(os.path.getsize(file) for file in files) / GIGABYTE
+    listing = root / "files"
+    listing.write_text("\0".join(files))
+    ways = {
+        "cat": ["sh", "-c", f"xargs -0 cat < '{listing}' > /dev/null"],
+        "tensorprobe compare": ours(candidate, reference, output),
+        "tensorprobe compare --format csv": ours(candidate, reference, output, "--format", "csv"),
+    }
+    if arguments.peer:
+        ways["msprobe compare"] = theirs(arguments.peer, candidate, reference, output)
+    tool = "msprobe" if peer else "tensorprobe"
+    title = f"Real data, captured by {tool}: {len(files)} files, {size:.2f} GB"
+    table(title, ways, arguments.rounds, output)
+    shutil.rmtree(root / "real")
+
+
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -147,22 +172,8 @@ def main() -> None:
         root = Path(folder)
         output = root / "output"
         if arguments.only != "statistics":
-            candidate, reference = capture_pair(root / "real")
-            files = [str(file) for side in (candidate, reference) for file in side.rglob("*.pt")]
-            size = sum(os.path.getsize(file) for file in files) / GIGABYTE
-            listing = root / "files"
-            listing.write_text("\0".join(files))
-            ways = {
-                "cat": ["sh", "-c", f"xargs -0 cat < '{listing}' > /dev/null"],
-                "tensorprobe compare": ours(candidate, reference, output),
-                "tensorprobe compare --format csv": ours(
-                    candidate, reference, output, "--format", "csv"
-                ),
-            }
-            if arguments.peer:
-                ways["msprobe compare"] = theirs(arguments.peer, candidate, reference, output)
-            table(f"Real data: {len(files)} files, {size:.2f} GB", ways, arguments.rounds, output)
-            shutil.rmtree(root / "real")
+            for peer in dict.fromkeys(("", arguments.peer)):
+                compare_real(root, peer, arguments)
         if arguments.only == "real":
             return
         counts = (20_000, 333_334) if arguments.million else (20_000,)
