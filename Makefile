@@ -39,6 +39,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/array_statistics.py
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/pair_metrics.py
+	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/capture_data.py
 

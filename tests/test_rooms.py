@@ -40,12 +40,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
     "report": {"compiled", "errors", "new_file", "records"},
+    "compare": GROUND | {"store", "metrics", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
-    "demo": {"capture", "show"},
+    "demo": {"capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "config", "errors", "store"},
+    "__init__": {"_version", "capture", "compare", "config", "errors", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
@@ -54,6 +55,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "summary": {"numpy", "torch", "triton"},
     "capture": {"numpy", "torch"},
     "metrics": {"numpy"},
+    "compare": {"numpy"},
     "report": {"rich"},
     "show": {"numpy", "rich"},
     "textfile": {"yaml"},
