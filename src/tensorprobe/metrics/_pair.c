@@ -45,10 +45,17 @@ typedef struct {
 
 typedef struct {
     double dot, a_squares, b_squares, squares, max_abs, max_relative, a_peak, b_peak;
-    int64_t within[THRESHOLD_COUNT], unequal, zero, both_zero;
+    int64_t within[THRESHOLD_COUNT], unequal;
     int64_t doubtful; /* how many are near to a threshold and not counted as within it */
     int finite;       /* 0: NaN or infinities are among the elements, and the rest means nothing */
 } Block;
+
+/* What is read next. Processors fetch memory ahead by themselves only to the end of a page, and
+ * a block is that long: they are told. */
+typedef struct {
+    const char *a, *b;
+    size_t a_size, b_size; /* of an element */
+} Ahead;
 
 /* --- variants: the inner loops for each set of instructions -----------------------------------
  * AVX2 is chosen when the module runs, on any x86-64. It comes near to what two cores can read from
@@ -189,13 +196,14 @@ static const Type TYPES[] = {
     {"bool", 1, load_bool, NULL, SHORT},
 };
 
-typedef void (*MeasureFloats)(const float *a, const float *b, int n, float *ratios, Block *out);
+typedef void (*MeasureFloats)(const float *a, const float *b, int n, const Ahead *ahead,
+                              float *ratios, Block *out);
 
 typedef struct {
     const char *name;
     MeasureFloats measure_narrow, measure_short;
     double (*find_ratio)(const float *a, const float *b, int n, const float *ratios, float limit);
-    double (*find_error)(const float *a, const float *b, int n);
+    double (*find_error)(const float *a, const float *b, int n, float limit);
     void (*find_ratios)(const float *a, const float *b, int n, Block *out);
     void (*measure_wide)(const double *a, const double *b, int n, const Scales *scales, Block *out);
     LoadNarrow load_float16, load_bfloat16;
@@ -285,16 +293,15 @@ static double total_of(Sum sum)
 typedef struct {
     Sum dot, a_squares, b_squares, squares;
     double max_abs, max_relative, a_peak, b_peak;
-    int64_t max_abs_index, within[THRESHOLD_COUNT], unequal, zero, both_zero;
+    int64_t max_abs_index, within[THRESHOLD_COUNT], unequal;
     int64_t nan_mismatch, inf_mismatch, opposite, a_special, b_special;
 } Pair;
 
-/* Count pairs that are not finite, make two zeros of each; return how many there are and, in
- * `mismatches`, how many of them disagree. */
+/* Count pairs that are not finite and make two zeros of each; return how many of them disagree. */
 #define CLEAN(name, value, LIMIT)                                                                  \
-    static int clean_##name(Pair *pair, value *a, value *b, int n, int *mismatches)                \
+    static int clean_##name(Pair *pair, value *a, value *b, int n)                                 \
     {                                                                                              \
-        int a_special = 0, b_special = 0, special = 0, nan_mismatch = 0, inf_mismatch = 0;         \
+        int a_special = 0, b_special = 0, nan_mismatch = 0, inf_mismatch = 0;                      \
         int opposite = 0;                                                                          \
         for (int i = 0; i < n; i++) {                                                              \
             value x = a[i], y = b[i];                                                              \
@@ -305,7 +312,6 @@ typedef struct {
             int drop = x_nan | y_nan | x_infinite | y_infinite;                                    \
             a_special += x_nan | x_infinite;                                                       \
             b_special += y_nan | y_infinite;                                                       \
-            special += drop;                                                                       \
             nan_mismatch += one_nan;                                                               \
             inf_mismatch += other;                                                                 \
             opposite += other & x_infinite & y_infinite;                                           \
@@ -317,8 +323,7 @@ typedef struct {
         pair->nan_mismatch += nan_mismatch;                                                        \
         pair->inf_mismatch += inf_mismatch;                                                        \
         pair->opposite += opposite;                                                                \
-        *mismatches = nan_mismatch + inf_mismatch;                                                 \
-        return special;                                                                            \
+        return nan_mismatch + inf_mismatch;                                                        \
     }
 
 CLEAN(narrow, float, FLT_MAX)
@@ -338,7 +343,7 @@ static int64_t count_unequal_integers(const Side *a, const Side *b, Py_ssize_t f
     return unequal;
 }
 
-static void add_block(Pair *pair, const Block *block, int padding, int special, int mismatches)
+static void add_block(Pair *pair, const Block *block, int padding, int mismatches)
 {
     add_to(&pair->dot, block->dot);
     add_to(&pair->a_squares, block->a_squares);
@@ -350,8 +355,6 @@ static void add_block(Pair *pair, const Block *block, int padding, int special, 
     for (int t = 0; t < THRESHOLD_COUNT; t++)
         pair->within[t] += block->within[t] - padding - mismatches;
     pair->unequal += block->unequal + mismatches;
-    pair->zero += block->zero - padding - special;
-    pair->both_zero += block->both_zero - padding - special;
 }
 
 /* Pad with pairs of zeros, which change no sum and no maximum. */
@@ -359,15 +362,22 @@ static void add_block(Pair *pair, const Block *block, int padding, int special, 
     for (int i = (n); i < (padded); i++)                                                           \
         (values)[i] = 0;
 
-/* The largest error grows rarely: only then its place is looked for. */
+/* The largest error grows rarely: only then its place is looked for. Should somebody write to the
+ * memory meanwhile, it may be gone: the search ends with the block. */
 #define NOTE_WORST(a, b)                                                                           \
     if (block.max_abs > pair->max_abs) {                                                           \
         int place = 0;                                                                             \
-        while (fabs((double)(a)[place] - (double)(b)[place]) != block.max_abs)                     \
+        while (place < n - 1 && fabs((double)(a)[place] - (double)(b)[place]) != block.max_abs)    \
             place++;                                                                               \
         pair->max_abs = block.max_abs;                                                             \
         pair->max_abs_index = (int64_t)first + place;                                              \
     }
+
+/* Whole groups of aligned floats are read where they are. */
+static int is_readable(const Side *side)
+{
+    return side->type->narrow == load_float32 && (uintptr_t)side->source % sizeof(float) == 0;
+}
 
 static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ssize_t first, int n,
                                  const Variant *variant)
@@ -375,29 +385,31 @@ static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ss
     float left[BLOCK], right[BLOCK], ratios[BLOCK];
     const float *x = left, *y = right;
     int padded = (n + GROUP - 1) / GROUP * GROUP;
-    /* Whole groups of floats are read where they are. */
-    if (a->type->narrow == load_float32 && padded == n)
-        x = (const float *)(const void *)(a->source + (size_t)first * sizeof *x);
+    if (padded == n && is_readable(a))
+        x = (const float *)(const void *)a->source + first;
     else
         load_narrow(a, first, n, variant, left);
-    if (b->type->narrow == load_float32 && padded == n)
-        y = (const float *)(const void *)(b->source + (size_t)first * sizeof *y);
+    if (padded == n && is_readable(b))
+        y = (const float *)(const void *)b->source + first;
     else
         load_narrow(b, first, n, variant, right);
     PAD(left, n, padded)
     PAD(right, n, padded)
     int is_short = a->type->kind == SHORT && b->type->kind == SHORT;
+    size_t next = (size_t)first + BLOCK;
+    Ahead ahead = {a->source + next * a->type->size, b->source + next * b->type->size,
+                   a->type->size, b->type->size};
     MeasureFloats measure = is_short ? variant->measure_short : variant->measure_narrow;
     Block block;
-    int special = 0, mismatches = 0;
-    measure(x, y, padded, ratios, &block);
+    int mismatches = 0;
+    measure(x, y, padded, &ahead, ratios, &block);
     if (!block.finite) {
         memmove(left, x, (size_t)n * sizeof *left);
         memmove(right, y, (size_t)n * sizeof *right);
         x = left;
         y = right;
-        special = clean_narrow(pair, left, right, n, &mismatches);
-        measure(x, y, padded, ratios, &block);
+        mismatches = clean_narrow(pair, left, right, n);
+        measure(x, y, padded, &ahead, ratios, &block);
     }
     double least = block.max_relative * (1.0 - NEAR), most = block.max_relative * (1.0 + NEAR);
     double known = pair->max_relative * (1.0 - NEAR);
@@ -408,10 +420,10 @@ static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ss
     else
         block.max_relative = 0.0;
     if (block.unequal && block.max_abs >= (float)pair->max_abs)
-        block.max_abs = variant->find_error(x, y, padded);
+        block.max_abs = variant->find_error(x, y, padded, (float)block.max_abs);
     else
         block.max_abs = 0.0;
-    add_block(pair, &block, padded - n, special, mismatches);
+    add_block(pair, &block, padded - n, mismatches);
     NOTE_WORST(x, y)
 }
 
@@ -425,15 +437,15 @@ static void measure_wide_block(Pair *pair, const Side *a, const Side *b, Py_ssiz
     PAD(left, n, padded)
     PAD(right, n, padded)
     Block block;
-    int special = 0, mismatches = 0;
+    int mismatches = 0;
     variant->measure_wide(left, right, padded, scales, &block);
     if (!block.finite) {
-        special = clean_wide(pair, left, right, n, &mismatches);
+        mismatches = clean_wide(pair, left, right, n);
         variant->measure_wide(left, right, padded, scales, &block);
     }
     if (a->type->kind >= SIGNED64 && b->type->kind >= SIGNED64)
         block.unequal = count_unequal_integers(a, b, first, n);
-    add_block(pair, &block, padded - n, special, mismatches);
+    add_block(pair, &block, padded - n, mismatches);
     NOTE_WORST(left, right)
 }
 
@@ -535,13 +547,13 @@ PyObject *measure_pair(PyObject *self, PyObject *const *args, Py_ssize_t arg_cou
     measure_sides(&pair, &a, &b, n, variant, &scales);
     Py_END_ALLOW_THREADS
     return Py_BuildValue(
-        "dddddLd(LLLL)LLLLLLLLdd", total_of(pair.dot), total_of(pair.a_squares),
+        "dddddLd(LLLL)LLLLLLdd", total_of(pair.dot), total_of(pair.a_squares),
         total_of(pair.b_squares), total_of(pair.squares), pair.max_abs,
         (long long)pair.max_abs_index, pair.max_relative, (long long)pair.within[0],
         (long long)pair.within[1], (long long)pair.within[2], (long long)pair.within[3],
         (long long)pair.unequal, (long long)pair.nan_mismatch, (long long)pair.inf_mismatch,
         (long long)pair.opposite, (long long)pair.a_special, (long long)pair.b_special,
-        (long long)pair.both_zero, (long long)pair.zero, pair.a_peak, pair.b_peak);
+        pair.a_peak, pair.b_peak);
 }
 
 const char pair_variants_doc[] =

@@ -224,8 +224,6 @@ def _add_up(parts: list[PiecePair]) -> PiecePair:
         opposite_infinities=sum(part.opposite_infinities for part in parts),
         candidate_nonfinite=sum(part.candidate_nonfinite for part in parts),
         reference_nonfinite=sum(part.reference_nonfinite for part in parts),
-        both_zero=sum(part.both_zero for part in parts),
-        reference_zero=sum(part.reference_zero for part in parts),
         candidate_peak=max(part.candidate_peak for part in parts),
         reference_peak=max(part.reference_peak for part in parts),
     )
@@ -273,7 +271,5 @@ def _as_pair_numbers(numbers: PiecePair, layout: PairLayout, scales: Scales) -> 
         opposite_infinities=numbers.opposite_infinities * times,
         candidate_nonfinite=numbers.candidate_nonfinite * times,
         reference_nonfinite=numbers.reference_nonfinite * times,
-        both_zero=numbers.both_zero * times,
-        reference_zero=numbers.reference_zero * times,
         scales=scales,
     )

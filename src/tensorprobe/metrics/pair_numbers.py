@@ -63,12 +63,10 @@ class PairNumbers:
         opposite_infinities: those of `inf_mismatch` that are infinite on both sides.
         candidate_nonfinite: how many are NaN or infinite in the candidate.
         reference_nonfinite: how many are NaN or infinite in the reference.
-        both_zero: how many are 0 on both sides.
-        reference_zero: how many are 0 in the reference, the candidate being finite.
         scales: what the sums are measured in; 1.0 but for extreme float64.
         was_read: whether the elements were read. If not, both sides are known to be the same data
-            by other means (see `equal_pair`), and sums, counts of zeros and counts of what is not
-            finite are unknown: NaN and -1.
+            by other means (see `equal_pair`), and sums and counts of what is not finite are
+            unknown: NaN and -1.
     """
 
     count: int
@@ -86,8 +84,6 @@ class PairNumbers:
     opposite_infinities: int
     candidate_nonfinite: int
     reference_nonfinite: int
-    both_zero: int
-    reference_zero: int
     scales: Scales = NO_SCALES
     was_read: bool = True
 
@@ -132,8 +128,6 @@ def equal_pair(count: int) -> PairNumbers:
         opposite_infinities=0,
         candidate_nonfinite=-1,
         reference_nonfinite=-1,
-        both_zero=-1,
-        reference_zero=-1,
         was_read=False,
     )
 
