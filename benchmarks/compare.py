@@ -93,8 +93,12 @@ def make_statistics(folder: Path, calls: int) -> tuple[Path, Path]:
 
 def run(command: list[str]) -> tuple[float, float]:
     """Return the seconds and the largest memory in GB of one command."""
+    # As it is once installed: Python may keep the bytecode of what it imports.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    )
     error = process.stderr.read() if process.stderr is not None else b""
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start

@@ -125,6 +125,27 @@ def test_a_mapping_pairs_values_of_any_names_and_shapes(tmp_path: Path) -> None:
     assert row["Err_message"] == "Shape of NPU and bench Tensor do not match. Skipped."
 
 
+def test_names_of_a_mapping_that_are_not_there_are_noted(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    pair = PartPair(part(dump), part(dump))
+    matcher = Matcher(*pair, mapping={f"{RELU}.input.0": "nothing", "none": f"{RELU}.input.0"})
+    (matched,) = matcher.calls()
+    assert matched.pairs[0].reference is not None
+    assert [(note.side, note.name) for note in matcher.notes] == [
+        ("reference", "nothing"),
+        ("candidate", "none"),
+    ]
+
+
+def test_a_call_that_a_mapping_names_still_matches_its_own_name(tmp_path: Path) -> None:
+    calls = [call(RELU, [tensor(1)]), call("Torch.relu.1.forward", [tensor(1)])]
+    dump = write_dump(tmp_path / "a", calls)
+    rows = compared(
+        dump, dump, tmp_path, mapping={f"{RELU}.input.0": "Torch.relu.1.forward.input.0"}
+    )
+    assert [row["Bench Name"] for row in rows] == ["Torch.relu.1.forward.input.0"] * 2
+
+
 def test_a_mapping_excludes_fuzzy(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "a", [call(RELU)])
     with pytest.raises(ConfigError, match="exclude each other"):

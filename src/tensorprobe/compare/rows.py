@@ -202,19 +202,17 @@ _EIGHT_UNMATCHED = (UNMATCHED,) * 8
 def _first_cells(name: str, pair: Pair) -> tuple[list[Cell], bool]:
     """Return names, dtypes, shapes and requires_grad, and whether the last agree."""
     ours, theirs = pair.candidate, pair.reference
-    grad = requires_grad_cell(ours)
+    dtype, shape, grad = dtype_cell(ours), shape_cell(ours), requires_grad_cell(ours)
     if theirs is None:
-        cells: list[Cell] = [
-            name, UNMATCHED, dtype_cell(ours), UNMATCHED, shape_cell(ours), UNMATCHED, grad,
-            UNMATCHED,
-        ]  # fmt: skip
-        return cells, grad == UNMATCHED
-    other = requires_grad_cell(theirs)
+        absent = UNMATCHED
+        return [name, absent, dtype, absent, shape, absent, grad, absent], grad == absent
     other_name = row_name(pair.reference_call, theirs)
-    cells = [
-        name, other_name, dtype_cell(ours), dtype_cell(theirs), shape_cell(ours),
-        shape_cell(theirs), grad, other,
-    ]  # fmt: skip
+    if ours[1:4] == theirs[1:4]:
+        other_dtype, other_shape = dtype, shape
+    else:
+        other_dtype, other_shape = dtype_cell(theirs), shape_cell(theirs)
+    other = requires_grad_cell(theirs)
+    cells: list[Cell] = [name, other_name, dtype, other_dtype, shape, other_shape, grad, other]
     return cells, grad == other
 
 
