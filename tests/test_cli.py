@@ -208,6 +208,7 @@ def test_doctor_tells_versions_devices_and_what_is_missing() -> None:
     assert "cpu" in found["devices"]
     assert {
         "compiled kernel",
+        "compiled checksum",
         "compiled reader",
         "compiled row writer",
         "triton",

@@ -23,6 +23,8 @@ GROUND = {
     "textfile",
     "new_file",
     "compiled",
+    "cores",
+    "crc32",
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
@@ -34,8 +36,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "textfile": {"errors"},
     "new_file": set(),
     "compiled": set(),
+    "cores": set(),
+    "crc32": {"compiled", "cores"},
     "config": {"errors", "textfile"},
-    "metrics": {"errors", "dtypes", "tensor_data"},
+    "metrics": {"cores", "errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},

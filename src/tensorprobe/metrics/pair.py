@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tensorprobe.cores import count_cores
 from tensorprobe.dtypes import DType, dtype_of_numpy, widen
 from tensorprobe.metrics.kernel import Kernel, load_kernel
 from tensorprobe.metrics.pair_layout import (
@@ -43,7 +44,6 @@ from tensorprobe.metrics.pair_numbers import (
     scalar_errors,
 )
 from tensorprobe.metrics.pair_numpy import NO_SCALES, PiecePair, Scales, four_of, measure_values
-from tensorprobe.metrics.statistics import count_cores
 from tensorprobe.tensor_data import TensorData
 
 __all__ = [

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from tensorprobe.cores import count_cores
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.metrics.pair import measure_pair
 from tensorprobe.metrics.pair_numbers import PairNumbers, equal_pair
-from tensorprobe.metrics.statistics import count_cores
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["MeasuredPair", "PairSource", "is_same_file", "measure_pairs"]
