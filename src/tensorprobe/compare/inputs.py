@@ -49,6 +49,10 @@ def read_inputs(path: str | os.PathLike[str]) -> Inputs:
         ConfigError: it cannot be read, or lacks a path, or a field holds something else.
     """
     where = show_path(path)
+    if Path(path).is_dir():
+        raise ConfigError(
+            f"{where} is one dump alone; give the trusted one behind it, or a compare.json"
+        )
     raw = read_json(path, error=ConfigError)
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: wanted an object with npu_path and bench_path")
