@@ -38,7 +38,10 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py
 	$(BIN)/python benchmarks/array_statistics.py
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/pair_metrics.py
+	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/capture_data.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

@@ -67,6 +67,7 @@ class Config:
     data_mode: tuple[DataMode, ...] = ("all",)
     summary_mode: SummaryMode = "statistics"
     file_format: FileFormat = "pt"
+    memory_budget: int = 512
     overflow_nums: int = 1
     white_list: tuple[str, ...] = ()
     black_list: tuple[str, ...] = ()
@@ -121,6 +122,7 @@ def load_config(
     data_mode: Names | None = None,
     summary_mode: str | None = None,
     file_format: str | None = None,
+    memory_budget: int | None = None,
     overflow_nums: int | None = None,
     white_list: Names | None = None,
     black_list: Names | None = None,
@@ -154,6 +156,7 @@ def load_config(
         data_mode: which direction and side to keep.
         summary_mode: what to write for a tensor.
         file_format: of the files with real data.
+        memory_budget: the most MiB of real data in memory on their way to the disk.
         overflow_nums: stop after so many overflows; -1 for never.
         white_list: the only APIs to pre-check.
         black_list: APIs not to pre-check.
@@ -400,6 +403,12 @@ def _parse_precision(value: object, spot: _Spot) -> str:
     return _parse_choice(*get_args(Precision))(value, spot)
 
 
+def _parse_memory_budget(value: object, spot: _Spot) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_MIB:
+        spot.refuse(value, f"a number of MiB from 1 to {_MOST_MIB}")
+    return value
+
+
 def _parse_overflow_nums(value: object, spot: _Spot) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
         spot.refuse(value, "a number from 1 on, or -1 to never stop")
@@ -444,6 +453,7 @@ def _show(value: object) -> str:
 _LARGEST = 10**9
 _MOST_NUMBERS = 1_000_001  # "0-1000000", the widest range of the older tools
 _MOST_FIELDS = 1000
+_MOST_MIB = 1 << 20  # a tebibyte
 _RANGE = re.compile(r"\s*([0-9]{1,12})\s*(?:-\s*([0-9]{1,12})\s*)?")
 _SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # the others stand for bytes of a name
 _STATISTICS = (
@@ -470,6 +480,7 @@ _CAPTURE: _Parsers = {
     "data_mode": _parse_data_mode,
     "summary_mode": _parse_summary_mode,
     "file_format": _parse_file_format,
+    "memory_budget": _parse_memory_budget,
     "overflow_nums": _parse_overflow_nums,
 }
 _PRECHECK: _Parsers = {

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
-__all__ = ["new_file"]
+__all__ = ["HiddenFile", "new_file"]
 
 # One sequence for all threads of a process: its next() is atomic.
 _HIDDEN_NUMBERS = itertools.count()
@@ -16,14 +15,14 @@ _HIDDEN_ATTEMPTS = 1000
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[int]:
+def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
     """Give the descriptor of a hidden file that gets its name when the block ends well.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with new_file(Path(folder, "a.txt")) as descriptor:
+    ...     with new_file(f"{folder}/a.txt") as descriptor:
     ...         _ = os.write(descriptor, b"whole")
-    ...     Path(folder, "a.txt").read_text()
+    ...     open(f"{folder}/a.txt").read()
     'whole'
 
     Args:
@@ -32,22 +31,59 @@ def new_file(path: Path) -> Iterator[int]:
     Raises:
         OSError: as the system gave it; no other file is left behind.
     """
-    hidden, descriptor = _open_hidden(path.parent)
+    hidden = HiddenFile(os.path.dirname(path))
     try:
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-        hidden.replace(path)
+        yield hidden.descriptor
     except BaseException:
-        hidden.unlink(missing_ok=True)
+        hidden.discard()
         raise
+    hidden.publish(path)
 
 
-def _open_hidden(folder: Path) -> tuple[Path, int]:
+class HiddenFile:
+    """A file that nobody sees until it is whole.
+
+    Args:
+        folder: where it will stand.
+
+    Attributes:
+        descriptor: open for reading and writing.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._hidden, self.descriptor = _open_hidden(folder)
+
+    def publish(self, path: str | os.PathLike[str]) -> None:
+        """Give the file its name.
+
+        Raises:
+            OSError: as the system gave it; the file is gone then.
+        """
+        try:
+            os.close(self.descriptor)
+            os.replace(self._hidden, path)
+        except BaseException:
+            self._remove()
+            raise
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        os.close(self.descriptor)
+        self._remove()
+
+    def _remove(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self._hidden)
+
+
+def _open_hidden(folder: str) -> tuple[str, int]:
     """Create a file with a name of its own; short, as the final one may use all 255 bytes."""
     for attempt in itertools.count(1):
-        hidden = folder / f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}"
+        # Not by pathlib: a step has hundreds of files, and this is as much work as a small one.
+        hidden = os.path.join(folder, f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}")
         try:
             # Readable too: a zip is not only appended to.
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -56,6 +56,9 @@ class TensorValue:
         data_name: the file with the data, relative to the dump's data folder; None without one.
         finite_max: largest finite element, where `max` is not finite and the tool recorded it.
         finite_min: smallest finite element, likewise.
+        form: what the tensor is where it is none of the usual, with all that the others leave out:
+            `DTensor [8, 4] (Shard(dim=0)) on mesh (dp=2)`. The numbers are those of the part that
+            can be read: this rank's, or the values of a sparse or nested tensor.
     """
 
     dtype: str
@@ -69,6 +72,7 @@ class TensorValue:
     data_name: str | None = None
     finite_max: Number | None = None
     finite_min: Number | None = None
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

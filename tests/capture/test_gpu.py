@@ -11,6 +11,10 @@ import torch
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.capture.transport import TensorTransport
+from tensorprobe.dtypes import DTYPES
+from tensorprobe.records import TensorValue
+from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.summary.checksum import ChecksumQueue
 from tensorprobe.summary.statistics import StatisticsQueue
 
@@ -102,3 +106,128 @@ def test_a_captured_step_is_bit_identical_and_complete(tmp_path: Path) -> None:
         dump = open_dump(tmp_path / level)
         assert len(dump.parts) == 3 and dump.gaps == ()
         assert any(call.name.endswith("backward") or ".backward." in call.name for call in dump)
+
+
+def data_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {
+        path.stem: torch.load(path, weights_only=True)
+        for path in folder.rglob("dump_tensor_data/*.pt")
+    }
+
+
+# 1 MiB: the host waits for room; 96 MiB are more than the copies of our own may take.
+@pytest.mark.parametrize(("budget", "rows"), [(1 << 20, 1000), (1 << 29, 1000), (1 << 29, 6000)])
+def test_later_work_on_the_device_does_not_change_what_was_saved(
+    tmp_path: Path, budget: int, rows: int
+) -> None:
+    losses: list[str] = []
+    files = TensorFiles(
+        tmp_path, "pt", TakenNames(), lambda what, err: losses.append(f"{what}: {err}")
+    )
+    transport = TensorTransport(budget, part=1 << 20)
+    tensor = torch.zeros(rows, 4096, device="cuda")
+    for number in range(12):
+        tensor.fill_(number)
+        file = files.promise(str(number), DTYPES["torch.float32"], tuple(tensor.shape))
+        assert file is not None
+        transport.save(tensor, file)
+        # At once after it, on the same stream; and memory that is free now is used again.
+        tensor.fill_(-1)
+        torch.full((rows, 4096), -2.0, device="cuda")
+    transport.drain()
+    assert losses == []
+    for number in range(12):
+        assert (torch.load(tmp_path / f"{number}.pt", weights_only=True) == number).all()
+
+
+def test_what_another_stream_computes_is_waited_for(tmp_path: Path) -> None:
+    files = TensorFiles(tmp_path, "pt", TakenNames(), lambda what, err: pytest.fail(what))
+    transport = TensorTransport(1 << 28)
+    other = torch.cuda.Stream()
+    a = torch.randn(4096, 4096, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(other):
+        b = a
+        for _ in range(20):
+            b = torch.tanh(b @ a)
+        file = files.promise("b", DTYPES["torch.float32"], tuple(b.shape))
+        assert file is not None
+        transport.save(b, file)
+        expected = b.clone()
+        b.zero_()
+    transport.drain()
+    torch.cuda.synchronize()
+    assert torch.equal(torch.load(tmp_path / "b.pt", weights_only=True), expected.cpu())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(40, 30, 20).permute(2, 0, 1),
+        lambda: torch.randn(99).bfloat16(),
+        lambda: torch.randn(99) > 0,
+        lambda: torch.randn(99, dtype=torch.complex64).conj(),
+        lambda: torch.arange(7.0).expand(50, 7),
+        lambda: torch.tensor(2.5),
+        lambda: torch.empty(0, 3),
+    ],
+)
+def test_data_of_every_layout_and_type_come_over(tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    tensor = make()
+    files = TensorFiles(tmp_path, "pt", TakenNames(), lambda what, err: pytest.fail(what))
+    transport = TensorTransport(1 << 24, part=4096)
+    file = files.promise("a", DTYPES[str(tensor.dtype)], tuple(tensor.shape))
+    assert file is not None
+    transport.save(tensor.cuda(), file)
+    transport.drain()
+    loaded = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert torch.equal(loaded, tensor.resolve_conj().resolve_neg())
+
+
+def test_saving_does_not_wait_for_the_device(tmp_path: Path) -> None:
+    files = TensorFiles(tmp_path, "pt", TakenNames(), lambda what, err: pytest.fail(what))
+    transport = TensorTransport(1 << 29)
+    tensor = torch.randn(1 << 20, device="cuda")
+    for number in range(3):
+        file = files.promise(f"warm{number}", DTYPES["torch.float32"], tuple(tensor.shape))
+        assert file is not None
+        transport.save(tensor, file)
+    transport.drain()
+    torch.cuda.synchronize()
+    start = torch.cuda.Event(enable_timing=True)
+    # About half a second of work that a wait would have to sit out.
+    torch.cuda._sleep(1_000_000_000)
+    start.record()
+    file = files.promise("a", DTYPES["torch.float32"], tuple(tensor.shape))
+    assert file is not None
+    transport.save(tensor, file)
+    assert not start.query(), "the host was here before the device"
+    transport.drain()
+    assert torch.equal(torch.load(tmp_path / "a.pt", weights_only=True), tensor.cpu())
+
+
+def test_a_captured_step_keeps_the_data_that_each_call_saw(tmp_path: Path) -> None:
+    debugger = PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L1")
+    x = torch.full((512, 512), -2.0, device="cuda")
+    debugger.start()
+    for _ in range(50):
+        x.add_(1)
+        x.mul_(2)
+    debugger.stop()
+    debugger.step()
+    debugger.close()
+    data = data_of(tmp_path)
+    expected = torch.full((512, 512), -2.0)
+    for number in range(50):
+        assert torch.equal(data[f"Tensor.add_.{number}.forward.input.0"], expected)
+        expected += 1
+        assert torch.equal(data[f"Tensor.add_.{number}.forward.output.0"], expected)
+        expected *= 2
+        assert torch.equal(data[f"Tensor.mul_.{number}.forward.output.0"], expected)
+    part = open_dump(tmp_path).parts[0]
+    assert part.gaps == ()
+    values = [
+        leaf.value for call in part for leaf in call.leaves() if isinstance(leaf.value, TensorValue)
+    ]
+    assert values and all(value.data_name is not None for value in values)

@@ -45,7 +45,16 @@ WATCHED_SPACES: list[Any] = [
 # Who puts hooks somewhere.
 WATCHERS = {
     f"tensorprobe.capture.{name}"
-    for name in ("collectives", "functions", "gradients", "kernels", "modules", "saved")
+    for name in (
+        "collectives",
+        "compiled",
+        "diversion",
+        "functions",
+        "gradients",
+        "kernels",
+        "modules",
+        "saved",
+    )
 }
 
 

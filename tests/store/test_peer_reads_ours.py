@@ -18,6 +18,7 @@ from tensorprobe.records import (
     ListValue,
     ScalarValue,
     SliceValue,
+    TensorValue,
     UnknownValue,
 )
 from tensorprobe.store import DumpWriter, open_dump
@@ -99,11 +100,18 @@ def test_what_only_we_record_does_not_disturb_msprobe(tmp_path: Path) -> None:
         kwargs={},
         outputs=(None,),
     )
+    part = TensorValue(
+        "torch.float32", (4, 8), 1.0, 0.0, 0.5, 2.0, False, form="DTensor [8, 8] (Shard(dim=0))"
+    )
+    nothing = TensorValue("torch.float32", (4, 8), requires_grad=False, form="meta")
+    compiled = CallRecord("Torch.compiled.loss.0.forward", (part, nothing), {}, (part,))
     for side in ("ours", "same"):
         with DumpWriter(tmp_path / side, DumpInfo(level="L1")) as writer:
             assert writer.write(call)
+            assert writer.write(compiled)
     rows = compare_with_msprobe(
         tmp_path / "ours/dump.json", tmp_path / "same/dump.json", tmp_path / "scratch"
     )
-    assert [row["NPU Name"] for row in rows] == [leaf.name for leaf in call.leaves()]
+    leaves = [*call.leaves(), *compiled.leaves()]
+    assert [row["NPU Name"] for row in rows] == [leaf.name for leaf in leaves]
     assert all(row["Result"] in SAME for row in rows)

@@ -55,6 +55,7 @@ tensors = st.builds(
     numbers,
     st.none() | st.booleans(),
     st.none() | st.from_regex(r"[0-9a-f]{8}", fullmatch=True),
+    form=st.none() | st.text(max_size=20),
 )
 scalars = st.one_of(
     st.booleans().map(lambda v: ScalarValue("bool", v)),
@@ -579,3 +580,43 @@ def test_a_folder_that_vanishes_comes_back_at_the_end(tmp_path: Path) -> None:
     dump = open_dump(tmp_path)
     assert [call.name for call in dump] == ["Torch.a.0.forward", "Torch.b.0.forward"]
     assert ["Torch.a.0.forward.input.0.pt is missing" in str(gap) for gap in dump.gaps] == [True]
+
+
+def test_calls_written_together_are_those_written_alone(tmp_path: Path) -> None:
+    calls = [CallRecord(f"Torch.a.{n}.forward", inputs=(TENSOR,)) for n in range(5)]
+    stack = (Frame("train.py", 3, "main", "a()"),)
+    with DumpWriter(tmp_path / "alone", DumpInfo(level="mix")) as alone:
+        for call in calls:
+            alone.write(call, stack=stack, parent="Module.m.M.forward.0")
+    with DumpWriter(tmp_path / "together", DumpInfo(level="mix")) as together:
+        together.write_all((call, stack, "Module.m.M.forward.0") for call in calls[:3])
+        together.write_all((call, stack, "Module.m.M.forward.0") for call in calls[3:])
+    for name in ("dump.json", "stack.json", "construct.json"):
+        one, other = ((tmp_path / where / name).read_text() for where in ("alone", "together"))
+        assert one == other
+
+
+def test_on_a_full_disk_calls_written_together_are_kept_as_far_as_they_fit(tmp_path: Path) -> None:
+    program = FULL_DISK.replace(
+        """    kept = 0
+    for number in range(400):
+        kept += writer.write(CallRecord(f"Torch.a.{number}.forward"), parent="Module.m.M.forward.0")
+    assert 0 < kept < 400 and writer.lost == 1 + 400 - kept
+print(kept, len(told))
+""",
+        """    for first in range(0, 400, 50):
+        names = [f"Torch.a.{number}.forward" for number in range(first, first + 50)]
+        writer.write_all((CallRecord(name), (), None) for name in names)
+print(writer.lost, len(told))
+""",
+    ).replace('level="mix"', 'level="L1"')
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    lost, told = map(int, answer.stdout.split())
+    kept = [call.name for call in open_dump(tmp_path)]
+    assert kept == [f"Torch.a.{n}.forward" for n in range(len(kept))]
+    # The last piece fits in part; one more is lost for the tensor, and one for the end of the file.
+    assert len(kept) % 50 and lost == 400 - len(kept) + 2
+    assert told == 1

@@ -27,13 +27,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
 
 from tensorprobe.capture.describe import Drafted
+from tensorprobe.capture.diversion import Diversion, Handler, hide_from_dynamo
 from tensorprobe.names import ApiCall
 from tensorprobe.records import Frame
 
@@ -79,8 +80,6 @@ _PASSED_OVER = (
 # Who asks one of these hears of the end of a Work or of its future.
 _TELLING = ("wait", "is_completed", "done", "get_future")
 
-_Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-
 
 @dataclass(slots=True)
 class _Call:
@@ -124,7 +123,7 @@ class CollectiveWatcher:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._thread = _Thread()
-        self._diversions: dict[int, _Diversion] = {}
+        self._diversions: dict[int, Diversion] = {}
         self._listening: dict[tuple[type, str], Any] = {}
         self._awaited: dict[int, _Awaited] = {}
         self._is_open = False
@@ -156,13 +155,23 @@ class CollectiveWatcher:
                         self._finish(call, is_complete=self._is_complete(call))
         self._awaited.clear()
 
+    def step_aside(self) -> None:
+        """Let every function be itself, until `step_back`: a compiler looks inside them."""
+        for diversion in self._diversions.values():
+            diversion.end()
+
+    def step_back(self) -> None:
+        """Watch again."""
+        for diversion in self._diversions.values():
+            diversion.begin()
+
     # --- calls -------------------------------------------------------------------------------
 
-    def _divert(self, name: str, handler: _Handler) -> None:
+    def _divert(self, name: str, handler: Handler) -> None:
         for space in (torch.distributed, torch.distributed.distributed_c10d):
             function = getattr(space, name, None)
             if isinstance(function, FunctionType) and id(function) not in self._diversions:
-                self._diversions[id(function)] = _Diversion(function, handler)
+                self._diversions[id(function)] = Diversion(function, handler)
 
     def _watch(
         self,
@@ -298,7 +307,7 @@ class CollectiveWatcher:
             return
         function = getattr(owner, method)
 
-        @_hide_from_dynamo
+        @hide_from_dynamo
         @functools.wraps(function)
         def listening(handle: Any, *args: Any, **kwargs: Any) -> Any:
             answer = function(handle, *args, **kwargs)
@@ -349,89 +358,6 @@ class CollectiveWatcher:
             except Exception:  # noqa: BLE001 - whoever waits for the Work is told of its failure
                 return False
         return not call.missing
-
-
-class _Diversion:
-    """Sends the calls of one function to a handler, while the function stays the same object."""
-
-    def __init__(self, function: FunctionType, handler: _Handler) -> None:
-        self._function = function
-        self._code = function.__code__
-        original = FunctionType(
-            function.__code__,
-            function.__globals__,
-            function.__name__,
-            function.__defaults__,
-            function.__closure__,
-        )
-        original.__kwdefaults__ = function.__kwdefaults__
-
-        divert = _hide_from_dynamo(functools.partial(handler, original))
-        template = _diverting_code(len(self._code.co_freevars))
-        function.__code__ = template.replace(
-            co_consts=tuple(divert if c == _DIVERT else c for c in template.co_consts),
-            # Dynamo goes by it: it does not compile frames of torch.distributed.
-            co_filename=self._code.co_filename,
-            co_firstlineno=self._code.co_firstlineno,
-            co_name=function.__name__,
-        )
-        self._was_disabled = function.__dict__.get(_DISABLED)
-        function.__dict__[_DISABLED] = True
-
-    def end(self) -> None:
-        """Give the function its own code again."""
-        self._function.__code__ = self._code
-        if self._was_disabled is None:
-            del self._function.__dict__[_DISABLED]
-
-
-_DIVERT = "divert"
-# What Dynamo does not trace into; those functions that it replaces as a whole it still does.
-_DISABLED = "_torchdynamo_disable"
-
-
-@functools.cache
-def _diverting_code(cells: int) -> CodeType:
-    """Return code that calls its constant `_DIVERT`, which is still to be put in.
-
-    A function keeps its globals and its closure, so the way to the handler must lie in the code
-    itself, and the code must have as many free variables as the one it stands in for.
-    """
-    names = "".join(f"cell{number}, " for number in range(cells))
-    source = (
-        f"def outer({names}):\n"
-        "  def inner(*args, **kwargs):\n"
-        f"    ({names})\n"
-        f"    divert = {_DIVERT!r}\n"
-        "    return divert(args, kwargs)\n"
-    )
-    code = compile(source, __file__, "exec", dont_inherit=True)
-    for _ in range(2):
-        code = next(const for const in code.co_consts if isinstance(const, CodeType))
-    return code
-
-
-def _hide_from_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep torch.compile from compiling what runs inside a function, and the function itself.
-
-    `torch.compiler.disable` does so too, but takes seconds to import even if nothing is compiled.
-    """
-    dynamo: Any = torch._C._dynamo.eval_frame
-
-    def hidden(*args: Any, **kwargs: Any) -> Any:
-        before = dynamo.set_eval_frame(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            dynamo.set_eval_frame(before)
-
-    hidden.__dict__[_DISABLED] = True
-    if hasattr(dynamo, "set_code_exec_strategy"):
-        skip = dynamo._FrameAction.SKIP
-        dynamo.set_code_exec_strategy(hidden.__code__, dynamo._FrameExecStrategy(skip, skip))
-    elif hasattr(dynamo, "skip_code"):
-        dynamo.skip_code(hidden.__code__)
-    return hidden
 
 
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -168,10 +169,12 @@ def _passes_the_watcher(function: Callable[..., Any]) -> bool:
     """Whether torch tells a TorchFunctionMode about calls of this function."""
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
+    with warnings.catch_warnings():
+        # torch 2.1 warns of names of its own that it looks at for this.
+        warnings.simplefilter("ignore")
+        overridable = torch.overrides.get_overridable_functions()
     try:
-        return any(
-            function in known for known in torch.overrides.get_overridable_functions().values()
-        )
+        return any(function in known for known in overridable.values())
     except TypeError:
         # Not hashable, or not comparable: nothing of torch's.
         return False

@@ -29,6 +29,7 @@ from tensorprobe.capture.dataloader import DataLoaderWatcher
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.process import current_rank
 from tensorprobe.capture.session import Models, Session
+from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config, load_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import API_TYPES
@@ -112,6 +113,8 @@ class PrecisionDebugger:
         self._custom = CustomApis(self._apis, self._watch_custom)
         self._step = 0
         self._session: Session | None = None
+        # Its buffers serve one step after the other.
+        self._transport: TensorTransport | None = None
         self._is_started = False
         # Whether the session's watchers are on, and whose thread they belong to.
         self._opened_by: int | None = None
@@ -306,6 +309,7 @@ class PrecisionDebugger:
         atexit.unregister(self.close)
         self._is_started = False
         self._finish_session(keeps_empty=not self._keeps_going)
+        self._release_memory()
         self.is_closed = True
         self._custom.close()
         if self._loader is not None:
@@ -375,8 +379,16 @@ class PrecisionDebugger:
             rank = current_rank()
             if not self._config.wants_step(self._step) or not self._config.wants_rank(rank or 0):
                 return None
+            if self._transport is None:
+                self._transport = TensorTransport(self._config.memory_budget << 20)
             self._session = Session(
-                self._config, self._apis, step=self._step, rank=rank, tell=_LOG.warning
+                self._config,
+                self._apis,
+                step=self._step,
+                rank=rank,
+                tell=_LOG.warning,
+                tell_once=self._tell,
+                transport=self._transport,
             )
         return self._session
 
@@ -390,7 +402,15 @@ class PrecisionDebugger:
         with self._own_trouble("step"):
             is_kept = session.finish(rank=current_rank(), keeps_empty=keeps_empty)
         self.captured_steps += is_kept
+        if not self._config.wants_step(self._step + 1):
+            self._release_memory()
         return is_kept
+
+    def _release_memory(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            with self._own_trouble("step"):
+                transport.release()
 
     @contextlib.contextmanager
     def _own_trouble(self, what: str) -> Iterator[None]:
@@ -426,7 +446,7 @@ class PrecisionDebugger:
         """Forget, in a forked child, what its parent is capturing."""
         if self._session is not None:
             self._session.is_paused = True
-        self._session = self._opened_by = None
+        self._session = self._opened_by = self._transport = None
         self._is_started = False
 
     # --- functions of the user's own ---------------------------------------------------------

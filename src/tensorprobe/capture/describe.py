@@ -31,7 +31,7 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["Drafted", "describe", "describe_unusual", "tensors_in"]
+__all__ = ["Drafted", "describe", "tensors_in"]
 
 _DEEPEST = 20
 _LONGEST_TEXT = 200
@@ -136,15 +136,6 @@ def _describe_group(group: Any) -> Value:
         return UnknownValue(type(group).__name__)
     # As the older tools name it: the same on all its ranks and in every run.
     return GroupValue(tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}")
-
-
-def describe_unusual(tensor: torch.Tensor) -> Value:
-    """A subclass, sparse, nested or meta tensor: what it is, without its numbers."""
-    try:
-        text = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-    except RuntimeError:
-        text = "a tensor without a shape"
-    return UnknownValue(type(tensor).__name__, text)
 
 
 def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:

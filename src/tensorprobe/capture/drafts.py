@@ -13,12 +13,13 @@ import weakref
 import torch
 
 from tensorprobe.store.leaf_encode import EncodesItself, encode_tensor
+from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import PLAIN_DTYPES
 from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Draft", "DraftTable", "Numbers"]
+__all__ = ["Draft", "DraftTable", "Numbers", "PartDraft"]
 
 Numbers = tuple[Measured, "Checked | None"]
 
@@ -38,8 +39,8 @@ class Draft(EncodesItself):
         "_text",
         "alive",
         "checked",
-        "data_name",
         "dtype",
+        "file",
         "measured",
         "requires_grad",
         "shape",
@@ -52,25 +53,46 @@ class Draft(EncodesItself):
         self.dtype = tensor.dtype
         self.shape = tensor.shape
         self.requires_grad = tensor.requires_grad
-        self.data_name: str | None = None
+        # Its data, perhaps still on their way to the disk.
+        self.file: PendingFile | None = None
         self.alive = weakref.ref(tensor)
         # An inference tensor has none, so nobody knows when it changes.
         self.version = _NO_VERSION if tensor.is_inference() else tensor._version
         self._text: str | None = None
 
     def as_json(self) -> str:
-        """Return the tensor's record, now that its numbers are there."""
+        """Return the tensor's record, now that its numbers and its data are there."""
         if self._text is None:
-            assert self.measured.numbers is not None, "delivered before"
-            self._text = encode_tensor(
-                _DTYPE_NAMES[self.dtype],
-                tuple(self.shape),
-                *self.measured.numbers,
-                self.requires_grad,
-                None if self.checked is None else str(self.checked),
-                self.data_name,
-            )
+            self._text = self.encode(self.requires_grad)
         return self._text
+
+    def encode(self, requires_grad: bool, form: str | None = None) -> str:
+        """Return the record of the tensor, or of one of this form that it is a part of."""
+        assert self.measured.numbers is not None, "delivered before"
+        return encode_tensor(
+            _DTYPE_NAMES[self.dtype],
+            tuple(self.shape),
+            *self.measured.numbers,
+            requires_grad,
+            None if self.checked is None else str(self.checked),
+            None if self.file is None else self.file.data_name,
+            form=form,
+        )
+
+
+class PartDraft(EncodesItself):
+    """A tensor of some other form, whose numbers are those of a part of it."""
+
+    __slots__ = ("_form", "_part", "_requires_grad")
+
+    def __init__(self, part: Draft, *, requires_grad: bool, form: str) -> None:
+        self._part = part
+        self._requires_grad = requires_grad
+        self._form = form
+
+    def as_json(self) -> str:
+        """Return the tensor's record, now that its numbers are there."""
+        return self._part.encode(self._requires_grad, self._form)
 
 
 class _Memory:

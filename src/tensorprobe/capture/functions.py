@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from pathlib import Path
+from types import FrameType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +28,16 @@ _MAYBE_OPERATORS = frozenset(
 )  # fmt: skip
 
 
+_TORCH_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
 _ENGINE = "_engine_run_backward"
+_AUTOGRAD = torch._C.DispatchKey.AutogradOther
+_TORCH_FOLDER = Path(torch.__file__).parent
+_DISTRIBUTED = str(_TORCH_FOLDER / "distributed") + os.sep
+# Functions of torch that are written in Python hand their calls over from these.
+_BETWEEN = frozenset(
+    str(_TORCH_FOLDER / name)
+    for name in ("_tensor.py", "functional.py", "nn/functional.py", "overrides.py")
+)
 
 
 class FunctionWatcher(TorchFunctionMode):
@@ -35,6 +46,9 @@ class FunctionWatcher(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
+        self._is_distributed = (
+            torch.distributed.is_available() and torch.distributed.is_initialized()
+        )
         self._passes = {
             torch.autograd.backward: self._with_mode_in_engine(torch.autograd.backward),
             torch.autograd.grad: self._with_mode_in_engine(torch.autograd.grad),
@@ -48,19 +62,39 @@ class FunctionWatcher(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # Functions of torch that are written in Python name its own classes here too.
+        has_subclasses = bool(types) and not _TORCH_CLASSES.issuperset(types)
+        if has_subclasses and (func is torch.Tensor.backward or func in self._passes):
+            # A class of the user's own has a say in it.
+            return func(*args, **kwargs)
         if func is torch.Tensor.backward:
             func, kwargs = torch.autograd.backward, dict(kwargs)
             kwargs["grad_tensors"] = kwargs.pop("gradient", None)
         if func in self._passes:
             return self._passes[func](*args, **kwargs)
         api = self._session.apis.look_up(func)
-        if api is None:
+        if api is None or (torch._C._current_graph_task_id() != -1 and _is_inside_operator(func)):
+            return func(*args, **kwargs)
+        if self._is_distributed and _is_machinery(sys._getframe(1)):
             return func(*args, **kwargs)
         if api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS:
             api = _as_written(api, args)
-        return self._session.watch_call(
-            api, func, args, kwargs, spelled=as_spelled(func, args, kwargs)
-        )
+        spelled = as_spelled(func, args, kwargs)
+        if has_subclasses:
+            return self._watch_subclasses(api, func, args, kwargs, spelled)
+        return self._session.watch_call(api, func, args, kwargs, spelled=spelled)
+
+    def _watch_subclasses(
+        self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any, spelled: Any
+    ) -> Any:
+        """Watch a call with tensors whose class has a `__torch_function__`: not of our looking."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._EnableTorchFunction():
+                return func(*args, **kwargs)
+
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._session.watch_call(api, run, args, kwargs, spelled=spelled)
 
     def _with_mode_in_engine(self, function: Any) -> Callable[..., Any]:
         """Copy a function of torch.autograd so that this mode is on while the engine runs.
@@ -70,23 +104,46 @@ class FunctionWatcher(TorchFunctionMode):
         """
         space = dict(function.__globals__)
         engine = space.get(_ENGINE)
-        if engine is None:
-            # Older torch asks no mode about its backward, so it can simply be on.
-            def run(*args: Any, **kwargs: Any) -> Any:
-                with self:
-                    return function(*args, **kwargs)
-
-            return run
-
-        def run_engine(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return engine(*args, **kwargs)
-
-        space[_ENGINE] = run_engine
+        if engine is not None:
+            space[_ENGINE] = self._with_mode(engine)
+        else:
+            # torch 2.1 calls the engine as a method.
+            engine = space["Variable"]._execution_engine
+            run = SimpleNamespace(run_backward=self._with_mode(engine.run_backward))
+            space["Variable"] = SimpleNamespace(_execution_engine=run)
         space["has_torch_function"] = lambda _: False
         copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
         copy.__kwdefaults__ = function.__kwdefaults__
         return copy
+
+    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
+
+
+def _is_inside_operator(func: Callable[..., Any]) -> bool:
+    """Whether an operator of a backward pass is at work, and what it calls is its own business.
+
+    Our mode is on there, and some tensor classes compute in Python (DTensor), with calls that come
+    and go as they remember what they have worked out before.
+    """
+    if torch.is_grad_enabled():
+        # Recomputation, which torch may ask for from inside an operator.
+        return False
+    # The engine itself calls below the modes, as when it keeps a gradient.
+    is_overload = isinstance(func, torch._ops.OpOverload)
+    return is_overload or torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD)
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    """Whether a call is made by what distributes a model: FSDP's buffers, DTensor's conversions."""
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename in _BETWEEN:
+        caller = caller.f_back
+    return caller is not None and caller.f_code.co_filename.startswith(_DISTRIBUTED)
 
 
 def _as_written(api: Api, args: tuple[Any, ...]) -> Api:

@@ -40,6 +40,7 @@ __all__ = ["KernelWatcher"]
 _READING = (
     str(Path(__file__).parent.with_name("summary")),
     str(Path(__file__).with_name("recorder.py")),
+    str(Path(__file__).with_name("subclasses.py")),
 )
 _TORCH_FOLDER = Path(torch.__file__).parent
 # torch puts these between an operator's caller and the handler of a mode.

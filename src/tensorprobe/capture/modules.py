@@ -17,7 +17,20 @@ from tensorprobe.names import ModuleCall, ParameterGradients
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
 
-__all__ = ["ModuleWatcher"]
+__all__ = ["COMPILED", "ModuleWatcher", "is_compiled_wrapper"]
+
+# Where torch.compile's own module keeps the one that it stands for.
+COMPILED = "_orig_mod"
+
+
+def is_compiled_wrapper(module: torch.nn.Module) -> bool:
+    """Whether a module is what torch.compile returned; the one inside it is recorded."""
+    return type(module).__name__ == "OptimizedModule" and COMPILED in module._modules
+
+
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether `fully_shard` was called on a module: it gathers its parameters for each call."""
+    return hasattr(type(module), "_get_fsdp_state")
 
 
 @dataclass(slots=True)
@@ -53,7 +66,7 @@ class ModuleWatcher:
         self._handles: list[Any] = []
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
-        self._hooked: set[int] = set()
+        self._hooked: set[tuple[str, str, int]] = set()
         for prefix, model in models:
             self._name_all(prefix, model)
 
@@ -79,7 +92,17 @@ class ModuleWatcher:
 
     def is_watching(self, module: torch.nn.Module) -> bool:
         """Whether calls of this module are followed now."""
-        return not self._session.is_paused
+        return not self._session.is_paused and not is_compiled_wrapper(module)
+
+    def follow_parameters_inside(self, module: torch.nn.Module) -> None:
+        """Record the parameters' gradients of the modules in one whose calls cannot be seen."""
+        config = self._session.config
+        if not self._is_recording or not self.is_watching(module) or config.list or config.scope:
+            return
+        for inner in module.modules():
+            known = self._paths.get(id(inner))
+            if known is not None and inner is not module:
+                self._hook_parameters(inner, known[0], type(inner).__name__)
 
     @property
     def _running(self) -> list[_Running]:
@@ -94,7 +117,8 @@ class ModuleWatcher:
 
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
         for path, module in model.named_modules():
-            full = ".".join(part for part in (prefix, path) if part)
+            parts = (prefix, *(part for part in path.split(".") if part != COMPILED))
+            full = ".".join(part for part in parts if part)
             self._paths.setdefault(id(module), (full, module))
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
@@ -136,6 +160,8 @@ class ModuleWatcher:
         running = self._running.pop()
         try:
             if self._is_recording:
+                if is_sharded(module):
+                    self._follow_gathered(running)
                 with torch._C.DisableTorchFunction():
                     self._record(running, output)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
@@ -165,13 +191,23 @@ class ModuleWatcher:
         )
 
     def _hook_parameters(self, module: torch.nn.Module, path: str, class_name: str) -> None:
-        if id(module) in self._hooked or not self._session.wants_data("backward", "output"):
+        if not self._session.wants_data("backward", "output"):
             return
-        self._hooked.add(id(module))
         wanted = {key: p for key, p in _parameters_of(module).items() if p.requires_grad}
         for key, parameter in wanted.items():
+            if (path, key, id(parameter)) in self._hooked:
+                continue
+            self._hooked.add((path, key, id(parameter)))
             hook = self._gradient_hook(path, class_name, key, len(wanted))
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _follow_gathered(self, running: _Running) -> None:
+        """Hook the parameters that FSDP has put in place of the sharded ones for this call."""
+        # It writes into them without raising their version.
+        self._session.recorder.forget_tensors()
+        if running.parameters is not None:
+            module = running.module
+            self._hook_parameters(module, self._paths[id(module)][0], type(module).__name__)
 
     def _add_gradients(self, base: str) -> None:
         name, arrived = self._gradients.pop(base)

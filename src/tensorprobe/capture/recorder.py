@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensorprobe.capture.describe import Drafted, describe, describe_unusual
+from tensorprobe.capture.describe import Drafted, describe
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
+from tensorprobe.capture.kept_data import KeptData
+from tensorprobe.capture.subclasses import describe_unusual
+from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.records import CallRecord, DumpInfo, Frame
+from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
-from tensorprobe.summary.host import is_plain, to_host
+from tensorprobe.summary.host import is_plain
 from tensorprobe.summary.statistics import StatisticsQueue
 
 __all__ = ["Recorder"]
@@ -38,16 +42,22 @@ class _Pending(NamedTuple):
     call: CallRecord
     stack: tuple[Frame, ...]
     parent: str | None
-    # How many statistics and checksums must have been delivered before it can be written.
+    # How many statistics, checksums and files must have been delivered before it can be written.
     statistics: int
     checksums: int
+    files: int
 
 
 class Recorder:
     """Everything that is recorded of one rank in one step."""
 
     def __init__(
-        self, config: Config, writer: DumpWriter, info: DumpInfo, tell: Callable[[str], None]
+        self,
+        config: Config,
+        writer: DumpWriter,
+        info: DumpInfo,
+        tell: Callable[[str], None],
+        transport: TensorTransport,
     ) -> None:
         self.config = config
         self._writer = writer
@@ -55,6 +65,7 @@ class Recorder:
         self._tell = tell
         self._statistics = StatisticsQueue()
         self._checksums = ChecksumQueue()
+        self._data = KeptData(writer, transport)
         self._pending: deque[_Pending] = deque()
         # When numbers were last looked for, and how many records have come since.
         self._looked = time.monotonic()
@@ -112,8 +123,8 @@ class Recorder:
         with self._lock:
             statistics, checksums = self._statistics, self._checksums
             call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)
-            pending = _Pending(call, stack, parent, statistics.asked, checksums.asked)
-            self._pending.append(pending)
+            asked = (statistics.asked, checksums.asked, self._data.promised)
+            self._pending.append(_Pending(call, stack, parent, *asked))
             self._unlooked += 1
             now = time.monotonic()
             if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
@@ -121,6 +132,7 @@ class Recorder:
             self._unlooked, self._looked = 0, now
             statistics.poll()
             checksums.poll()
+            self._data.poll()
             self._write_ready()
             if len(self._pending) >= _MOST_PENDING:
                 self.flush()
@@ -139,7 +151,7 @@ class Recorder:
             self._drafts.clear()
 
     def flush(self) -> None:
-        """Fetch all numbers and write every pending record."""
+        """Fetch all numbers, wait for all data, and write every pending record."""
         with self._lock:
             # While the device is at work on the last numbers, records with the first are written.
             while self._statistics.fetch():
@@ -147,12 +159,14 @@ class Recorder:
                 self._write_ready()
             while self._checksums.fetch():
                 self._write_ready()
+            self._data.fetch()
             self._write_ready()
 
     def _is_ready(self, record: _Pending) -> bool:
         return (
             record.statistics <= self._statistics.delivered
             and record.checksums <= self._checksums.delivered
+            and record.files <= self._data.delivered
         )
 
     def _write_ready(self) -> None:
@@ -169,12 +183,15 @@ class Recorder:
                 return known
             measured, checked = known.measured, known.checked
         elif not is_plain(tensor):
-            return describe_unusual(tensor)
+            return describe_unusual(tensor, self._draft_tensor, path)
         else:
             measured, checked = self._drafts.find_numbers(tensor) or self._measure(tensor)
         draft = Draft(tensor, measured, checked)
         if self.keeps_data is not None:
-            draft.data_name = self._save_data(tensor, path, known, checked)
+            draft.file = self._keep_data(tensor, path, known, checked)
+            if draft.file is None and known is not None and known.file is not None:
+                # The next one whose data are wanted finds the file.
+                return draft
         self._drafts.keep(tensor, draft)
         return draft
 
@@ -182,18 +199,17 @@ class Recorder:
         checked = self._checksums.ask(tensor) if self._with_checksums else None
         return self._statistics.ask(tensor), checked
 
-    def _save_data(
+    def _keep_data(
         self,
         tensor: torch.Tensor,
         path: tuple[str, ...],
         known: Draft | None,
         checked: Checked | None,
-    ) -> str | None:
-        """Write a tensor's data, if they are wanted; returns the data_name."""
+    ) -> PendingFile | None:
+        """Have a tensor's data written, if they are wanted."""
         name = ".".join(path)
         if self.keeps_data is None or not self.keeps_data(name):
             return None
-        if known is not None and known.data_name is not None:
-            return self._writer.link_tensor(name, known.data_name)
         checksum = None if checked is None else checked.value
-        return self._writer.save_tensor(name, to_host(tensor), checksum=checksum)
+        same = None if known is None else known.file
+        return self._data.keep(tensor, name, checksum=checksum, same=same)

@@ -12,6 +12,7 @@ import torch
 
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.collectives import CollectiveWatcher
+from tensorprobe.capture.compiled import CompiledRegions
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
@@ -23,6 +24,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
+from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
@@ -48,6 +50,8 @@ class Session:
         step: int,
         rank: int | None,
         tell: Callable[[str], None],
+        transport: TensorTransport,
+        tell_once: Callable[[str], None] | None = None,
     ) -> None:
         assert config.dump_path is not None
         info = DumpInfo(
@@ -63,7 +67,8 @@ class Session:
         self.apis = apis
         folder = rank_folder(config.dump_path, step=step, rank=rank)
         self._writer = DumpWriter(folder, info, file_format=config.file_format, on_trouble=tell)
-        self.recorder = Recorder(config, self._writer, info, tell)
+        self._transport = transport
+        self.recorder = Recorder(config, self._writer, info, tell, transport)
         self._stacks = StackReader()
         self._functions: FunctionWatcher | None = None
         self._fast_paths: FastPathGuard | None = None
@@ -71,8 +76,11 @@ class Session:
         self._gradients: GradientWatcher | None = None
         self._collectives: CollectiveWatcher | None = None
         self._kernels: KernelWatcher | None = None
+        self._compiled: CompiledRegions | None = None
         self._info = info
         self._tell = tell
+        # For what holds for the whole run, not for this step alone.
+        self.tell_once = tell_once or tell
         self.calls = CallFilter(config)
         self.recorder.keeps_data = self.calls.keeps_data
         self.module_dump = ModuleDump(self)
@@ -106,9 +114,14 @@ class Session:
         if level == "L2":
             self._kernels = KernelWatcher(self)
             self._kernels.__enter__()  # type: ignore[no-untyped-call]
+        self._compiled = CompiledRegions(self, self._functions, self._collectives)
+        self._compiled.open()
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
+        if self._compiled is not None:
+            self._compiled.close()
+            self._compiled = None
         if self._kernels is not None:
             self._kernels.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._kernels = None
@@ -168,7 +181,9 @@ class Session:
             if self.config.level != "debug":
                 writer = self._writer.for_saved_values()
                 info = replace(self._info, level="debug")
-                self._saved_recorder = Recorder(self.config, writer, info, self._tell)
+                self._saved_recorder = Recorder(
+                    self.config, writer, info, self._tell, self._transport
+                )
             self._saved = SavedValues(self._saved_recorder)
         self._saved.save(variable, name, with_gradients=with_gradients)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tensorprobe.capture.modules import ModuleWatcher
+from tensorprobe.capture.modules import COMPILED, ModuleWatcher, is_compiled_wrapper
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -33,6 +33,8 @@ class ModuleDump:
     def begin(self, module: torch.nn.Module, name: str) -> None:
         """Record the calls of this module from now on, instead of everything else."""
         self.end()
+        if is_compiled_wrapper(module):
+            module = module.get_submodule(COMPILED)
         for watcher in self._watchers:
             if watcher.only is module and watcher.name == name:
                 watcher.is_on = True

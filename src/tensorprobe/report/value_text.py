@@ -131,6 +131,7 @@ def value_json(value: Value) -> dict[str, Any]:
             "data": value.data_name,
             "finite_max": json_number(value.finite_max),
             "finite_min": json_number(value.finite_min),
+            "form": value.form,
         }
     if isinstance(value, ScalarValue):
         return {"type": value.type_name, "value": json_number(value.value)}

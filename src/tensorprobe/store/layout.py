@@ -23,6 +23,9 @@ GAPS_KEY = "gaps"
 UNKNOWN_KEY = "unknown"
 """The key of a leaf whose value is only described, not held."""
 
+FORM_KEY = "form"
+"""The key of a tensor's leaf that says what the tensor is where it is none of the usual."""
+
 TUPLES_KEY = "tuples"
 """The key of an entry that lists which of its lists were tuples: JSON cannot tell, and an index
 `(0, 1)` is not an index `[0, 1]`."""

@@ -28,7 +28,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.layout import UNKNOWN_KEY
+from tensorprobe.store.layout import FORM_KEY, UNKNOWN_KEY
 
 __all__ = ["KnownShapes", "LeafDecoder", "is_size", "usual_fields"]
 
@@ -92,6 +92,7 @@ def usual_fields(raw: dict[str, Any], shapes: KnownShapes) -> tuple[Any, ...] | 
             and (data_name is None or type(data_name) is str)
             and "Max_finite" not in raw
             and "Min_finite" not in raw
+            and FORM_KEY not in raw
             and UNKNOWN_KEY not in raw
         ):
             return (dtype, shape, high, low, mean, norm, requires_grad, checksum, data_name or None)
@@ -162,6 +163,7 @@ class LeafDecoder:
             self._of_type(raw, "data_name", str, "a text") or None,
             self._number(raw, "Max_finite"),
             self._number(raw, "Min_finite"),
+            self._of_type(raw, FORM_KEY, str, "a text"),
         )
 
     def _shape(self, raw: Any) -> tuple[int, ...] | None:

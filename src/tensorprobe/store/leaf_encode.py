@@ -33,7 +33,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.layout import TUPLES_KEY, UNKNOWN_KEY
+from tensorprobe.store.layout import FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
 
 __all__ = ["EncodesItself", "encode_call", "encode_tensor", "encode_value"]
 
@@ -155,6 +155,7 @@ def encode_tensor(
     data_name: str | None,
     finite_high: Number | None = None,
     finite_low: Number | None = None,
+    form: str | None = None,
 ) -> str:
     """Return the JSON form of a tensor, from what a `TensorValue` holds."""
     head = _tensor_head(dtype, shape)
@@ -178,12 +179,14 @@ def encode_tensor(
         text += f', "Max_finite": {_text(finite_high)}'
     if finite_low is not None:
         text += f', "Min_finite": {_text(finite_low)}'
+    if form is not None:
+        text += f', "{FORM_KEY}": {_text(form)}'
     return text + "}"
 
 
 _fields_of_tensor = operator.attrgetter(
     "dtype", "shape", "max", "min", "mean", "norm", "requires_grad", "checksum", "data_name",
-    "finite_max", "finite_min",
+    "finite_max", "finite_min", "form",
 )  # fmt: skip
 
 

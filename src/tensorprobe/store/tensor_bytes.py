@@ -1,7 +1,9 @@
 """Lay out the file of one tensor and write it, without copying the tensor and without torch.
 
+    pt_frame / npy_frame: the bytes before and after a tensor's own
     pt_pieces / npy_pieces: header bytes, the tensor's own memory, trailer bytes
     write_whole_file: one gathering write to a hidden file, then a rename
+    write_at: for a file whose parts come one by one
 
 Given the right checksum, the pieces are byte for byte what `torch.save` (2.13, to a buffer) or
 `numpy.save` writes, so every reader of those reads these.
@@ -16,7 +18,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from errno import EIO
 from functools import lru_cache
-from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
@@ -28,7 +29,16 @@ from tensorprobe.errors import TensorFileError
 from tensorprobe.new_file import new_file
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["Piece", "npy_pieces", "pt_pieces", "write_whole_file"]
+__all__ = [
+    "Piece",
+    "contiguous_bytes",
+    "npy_frame",
+    "npy_pieces",
+    "pt_frame",
+    "pt_pieces",
+    "write_at",
+    "write_whole_file",
+]
 
 Piece = bytes | memoryview
 
@@ -49,10 +59,17 @@ def pt_pieces(data: TensorData, *, checksum: int | None = None) -> list[Piece]:
         Header, the tensor's memory (a view: do not change the tensor before it is written),
         trailer.
     """
+    header, trailer = pt_frame(data.dtype, data.shape, checksum=checksum)
+    return [header, contiguous_bytes(data), trailer]
+
+
+def pt_frame(
+    dtype: DType, shape: tuple[int, ...], *, checksum: int | None = None
+) -> tuple[bytes, bytes]:
+    """Return what comes before and after a tensor's bytes in its `.pt` file."""
     # Nobody checks this number: torch ignores it, and with it a file takes ten times as long to
     # write (DESIGN, decision 8). Hence 0, as torch.serialization.set_crc32_options(False) has it.
-    header, trailer = _frame_tensor(data.dtype, data.shape, checksum or 0)
-    return [header, _contiguous_bytes(data), trailer]
+    return _frame_tensor(dtype, shape, checksum or 0)
 
 
 def npy_pieces(data: TensorData) -> list[Piece]:
@@ -66,27 +83,38 @@ def npy_pieces(data: TensorData) -> list[Piece]:
     Raises:
         TensorFileError: numpy has no such dtype.
     """
-    if not data.dtype.native:
+    header, _ = npy_frame(data.dtype, data.shape)
+    return [header, contiguous_bytes(data)]
+
+
+def npy_frame(dtype: DType, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """Return what comes before and after a tensor's bytes in its `.npy` file.
+
+    Raises:
+        TensorFileError: numpy has no such dtype.
+    """
+    if not dtype.native:
         raise TensorFileError(
-            f"a .npy file cannot hold {data.dtype.name}, which numpy does not have; write a .pt "
+            f"a .npy file cannot hold {dtype.name}, which numpy does not have; write a .pt "
             "file instead"
         )
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header,
         {
-            "descr": np.lib.format.dtype_to_descr(data.dtype.carrier),
+            "descr": np.lib.format.dtype_to_descr(dtype.carrier),
             "fortran_order": False,
-            "shape": data.shape,
+            "shape": shape,
         },
     )
-    return [header.getvalue(), _contiguous_bytes(data)]
+    return header.getvalue(), b""
 
 
-def write_whole_file(path: Path, pieces: Sequence[Piece]) -> None:
+def write_whole_file(path: str | os.PathLike[str], pieces: Sequence[Piece]) -> None:
     """Write pieces to a file that appears under its name only when it is complete.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_whole_file(Path(folder, "a.txt"), [b"one ", b"two"])
     ...     Path(folder, "a.txt").read_text()
@@ -106,13 +134,31 @@ def write_whole_file(path: Path, pieces: Sequence[Piece]) -> None:
 _MAX_PIECES_PER_WRITE = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
+def write_at(descriptor: int, offset: int, content: Piece) -> None:
+    """Write one part of a file; several threads may at the same time.
+
+    Raises:
+        OSError: as the system gave it.
+    """
+    left = memoryview(content)
+    while left:
+        written = os.pwrite(descriptor, left, offset)
+        if written <= 0:
+            raise _wrote_nothing()
+        left, offset = left[written:], offset + written
+
+
+def _wrote_nothing() -> OSError:
+    return OSError(EIO, "the system wrote nothing and reported no error")
+
+
 def _write_all(fd: int, pieces: Sequence[Piece]) -> None:
     left = [memoryview(piece) for piece in pieces if len(piece)]
     while left:
         # One call takes a limited number of pieces, and of bytes: 2 GiB on Linux.
         written = os.writev(fd, left[:_MAX_PIECES_PER_WRITE])
         if written <= 0:
-            raise OSError(EIO, "the system wrote nothing and reported no error")
+            raise _wrote_nothing()
         done = 0
         while done < len(left) and written >= left[done].nbytes:
             written -= left[done].nbytes
@@ -122,7 +168,8 @@ def _write_all(fd: int, pieces: Sequence[Piece]) -> None:
             left[0] = left[0][written:]
 
 
-def _contiguous_bytes(data: TensorData) -> memoryview:
+def contiguous_bytes(data: TensorData) -> memoryview:
+    """Return a tensor's elements in C order; a view of it where they lie so."""
     # ascontiguousarray makes one dimension of none; reshape(-1) has it so anyway.
     flat: npt.NDArray[np.uint8] = np.ascontiguousarray(data.array).reshape(-1).view(np.uint8)
     return flat.data

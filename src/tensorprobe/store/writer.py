@@ -26,7 +26,6 @@ from tensorprobe._version import __version__
 from tensorprobe.errors import NameFormatError
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder
-from tensorprobe.store.data_folder import inside
 from tensorprobe.store.error_log import ErrorLog
 from tensorprobe.store.file_names import file_name_of, rank_folder
 from tensorprobe.store.forks import in_process, this_process
@@ -34,7 +33,7 @@ from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
 from tensorprobe.store.leaf_encode import encode_call
 from tensorprobe.store.stack_file import StackFile
-from tensorprobe.store.tensor_bytes import npy_pieces, pt_pieces, write_whole_file
+from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["DumpWriter", "file_name_of", "rank_folder"]
@@ -94,7 +93,6 @@ class DumpWriter:
         self._lock = threading.RLock()
         self._log: ErrorLog | None = None
         self._names: set[str] = set()
-        self._data_names: set[str] = set()
         self._stacks: StackFile | None = None
         self._claim: Claim | None = None
         self._journals: dict[str, Journal] = {}
@@ -110,6 +108,10 @@ class DumpWriter:
                 self._join(host)
         except OSError as err:
             self._lose("the dump", err)
+        names: TakenNames = TakenNames() if host is None else host._files.names
+        self._files: TensorFiles = TensorFiles(
+            self.folder / DATA_FOLDER, file_format, names, self._lose
+        )
 
     def __enter__(self) -> DumpWriter:
         return self
@@ -131,7 +133,7 @@ class DumpWriter:
     def is_empty(self) -> bool:
         """Whether nothing was written and nothing lost, here and in the writers that share this."""
         writers = (self, *self._guests)
-        return not any(w._names or w._placed or w._data_names or w._gap_count for w in writers)
+        return not any(w._names or w._placed or w._files.names or w._gap_count for w in writers)
 
     def for_saved_values(self) -> DumpWriter:
         """Return a writer that adds saved values, in debug.json, to the dump of this one."""
@@ -211,25 +213,7 @@ class DumpWriter:
         if not self._is_mine:
             self._refuse()
             return None
-        if self._file_format == "npy" and data.dtype.native:
-            pieces, suffix = npy_pieces(data), ".npy"
-        else:
-            pieces, suffix = pt_pieces(data, checksum=checksum), ".pt"
-        data_name = file_name_of(name, suffix)
-        path = self.folder / DATA_FOLDER / data_name
-        if not self._reserve(data_name):
-            self._lose(f"the data of {name}, which came a second time,")
-            return None
-        try:
-            try:
-                write_whole_file(path, pieces)
-            except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole_file(path, pieces)
-        except OSError as err:
-            self._lose(f"the data of {name}", err)
-            return None
-        return data_name
+        return self._files.save(name, data, checksum=checksum)
 
     def link_tensor(self, name: str, data_name: str) -> str | None:
         """Give a tensor that was saved before a second name; returns the data_name, or None.
@@ -241,25 +225,15 @@ class DumpWriter:
         if not self._is_mine:
             self._refuse()
             return None
-        linked_name = file_name_of(name, Path(data_name).suffix)
-        if linked_name == data_name:
-            return data_name
-        if not self._reserve(linked_name):
-            self._lose(f"the data of {name}, which came a second time,")
-            return None
-        folder = self.folder / DATA_FOLDER
-        target = folder / linked_name
-        try:
-            source = inside(folder, data_name)
-            try:
-                os.link(source, target)
-            except OSError:
-                # No hard links here, or too many to one file: then a copy.
-                write_whole_file(target, [source.read_bytes()])
-        except OSError as err:
-            self._lose(f"the data of {name}", err)
-            return None
-        return linked_name
+        return self._files.link(name, data_name)
+
+    @property
+    def tensor_files(self) -> TensorFiles | None:
+        """What makes this dump's data files, for whoever writes them later; None if none can be."""
+        if self._is_mine:
+            return self._files
+        self._refuse()
+        return None
 
     def note(self, problem: str) -> None:
         """List something that the dump lacks, in words; the caller tells the user."""
@@ -345,7 +319,7 @@ class DumpWriter:
             if host._claim is None:
                 # It could not be claimed, which the host has told.
                 return
-            self._lock, self._log, self._data_names = host._lock, host._log, host._data_names
+            self._lock, self._log = host._lock, host._log
             self.folder = host.folder
             self._journals[self._main] = Journal(self.folder / self._main)
             self._journals[self._main].append(self._header())
@@ -387,13 +361,6 @@ class DumpWriter:
         if self._info.task == "structure":
             return None
         return encode_call(call)
-
-    def _reserve(self, data_name: str) -> bool:
-        """Whether a data file's name is still free in this dump."""
-        with self._lock:
-            is_free = data_name not in self._data_names
-            self._data_names.add(data_name)
-            return is_free
 
     def _refuse(self) -> bool:
         """Count what comes when nothing can be written; a forked child's does not count."""
@@ -461,11 +428,10 @@ class DumpWriter:
         more = self._gap_count - len(self._gaps)
         return [*self._gaps, f"and {more} more"] if more else self._gaps
 
-    def _lose(self, what: str, err: OSError | None = None) -> bool:
+    def _lose(self, what: str, err: Exception | None = None) -> bool:
         """Count something that could not be written, note it, and tell the first time."""
-        reason = (
-            f"{what} could not be written: {err.strerror or err}" if err else f"{what} is left out"
-        )
+        cause = getattr(err, "strerror", None) or err
+        reason = f"{what} could not be written: {cause}" if err else f"{what} is left out"
         self.note(reason)
         with self._lock:
             is_first, self._is_told = not self._is_told, True

@@ -27,6 +27,7 @@ _VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].na
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds strided numbers that can be looked at: no subclass of its own kind."""
+    # The type comes first: to ask a subclass for anything may run its own code.
     return (
         (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
         and tensor.layout is torch.strided
@@ -34,6 +35,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_nested
         and not tensor.is_meta
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        # FSDP and its like free the memory of a tensor that they will fill again.
+        and (tensor.data_ptr() != 0 or not tensor.numel())
     )
 
 

@@ -1,0 +1,88 @@
+"""The real data of one recorder's tensors: each is written once, whatever names it has.
+
+    a tensor ─► kept before? a second name of that file : a new file ─► the transport
+
+Files are promised at once and delivered in that order, as numbers are: a record may be written
+when all files that were promised before it are delivered, which is to say written or lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+
+from tensorprobe.capture.transport import TensorTransport
+from tensorprobe.dtypes import DTYPES
+from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.store.writer import DumpWriter
+
+__all__ = ["KeptData"]
+
+
+class KeptData:
+    """Has the data of tensors written.
+
+    Args:
+        writer: of the dump.
+        transport: brings the bytes to the disk.
+
+    Attributes:
+        promised: how many files there are so far.
+        delivered: how many of them, from the first on, are known to be written or lost.
+    """
+
+    def __init__(self, writer: DumpWriter, transport: TensorTransport) -> None:
+        self._writer = writer
+        self._transport = transport
+        self._awaited: deque[PendingFile] = deque()
+        self.promised = 0
+        self.delivered = 0
+
+    def keep(
+        self,
+        tensor: torch.Tensor,
+        name: str,
+        *,
+        checksum: int | None = None,
+        same: PendingFile | None = None,
+    ) -> PendingFile | None:
+        """Have a tensor written as it is now; returns its file, None if it can have none.
+
+        Args:
+            tensor: a plain tensor.
+            name: its value's name.
+            checksum: the CRC-32 of its bytes, where that is known.
+            same: the file of this very tensor, unchanged since, if it was kept before.
+        """
+        files = self._writer.tensor_files
+        if files is None:
+            return None
+        if same is not None and not same.is_lost:
+            file = files.promise_link(name, same)
+        else:
+            same = None
+            dtype = DTYPES[str(tensor.dtype)]
+            file = files.promise(name, dtype, tuple(tensor.shape), checksum=checksum)
+        if file is None:
+            return None
+        self._awaited.append(file)
+        self.promised += 1
+        if same is None:
+            self._transport.save(tensor, file)
+        return file
+
+    def poll(self) -> None:
+        """Count what has been delivered, without waiting."""
+        awaited = self._awaited
+        while awaited and awaited[0].is_done:
+            awaited.popleft()
+            self.delivered += 1
+
+    def fetch(self) -> None:
+        """Wait until every file is written or lost."""
+        if self._awaited:
+            self._transport.drain()
+        # What is still not done was cut off, by Ctrl-C for one: it has no file.
+        self._awaited.clear()
+        self.delivered = self.promised
