@@ -194,6 +194,11 @@ class Matcher:
         else:
             self.unlisted += 1
 
+    def describe(self, note: UnmatchedNote) -> str:
+        """Return a note as a sentence, with what comes nearest in the other run."""
+        near = self.nearest(note)
+        return f"{note.name}: {note.why}" + (f"; nearest is {near[0]}" if near else "")
+
     def nearest(self, note: UnmatchedNote) -> tuple[str, ...]:
         """Return the names in the other run that come nearest to an unmatched call's."""
         if note.why not in (_NO_CALL, _NO_CANDIDATE_CALL):
