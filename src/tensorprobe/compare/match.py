@@ -153,7 +153,8 @@ class Matcher:
         others = {} if partner is None else {leaf.place: leaf for leaf in partner.leaves}
         order: Mapping[str, tuple[str, bool]] = {}
         if self._orders_differ and partner is not None:
-            order = argument_order(call, partner)
+            is_autograd = self._candidate.info.tool == "msprobe"
+            order = argument_order(call, partner, is_autograd=is_autograd)
         taken = {place for place, _ in order.values()}
         pairs = []
         has_any = False
