@@ -30,7 +30,9 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["show", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["show", "--help"], ["doctor", "--help"], ["compare", "--help"]]
+)
 def test_help_has_examples(arguments: list[str]) -> None:
     answer = run(*arguments)
     assert answer.returncode == 0

@@ -1,4 +1,4 @@
-"""Compare thousands of damaged dumps and report what happened; run by test_damaged_inputs.
+"""Compare thousands of damaged dumps and report what happened; run by test_compare_damaged_inputs.
 
     python tests/compare/mutate_compare.py PEER_DUMPS SCRATCH COUNT [SEED]
 

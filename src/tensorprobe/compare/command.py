@@ -16,6 +16,7 @@ from tensorprobe.report.compare_text import (
 
 __all__ = ["compare_dumps"]
 
+_EXAMPLES = 3
 _KINDS = {"tensor": "real data", "statistics": "statistics", "md5": "checksums"}
 
 
@@ -80,6 +81,7 @@ def _summary(part: PartResult) -> PartSummary:
         open=tally.open,
         unmatched=tally.unmatched,
         reference_only=part.reference_only,
+        examples=part.unmatched[:_EXAMPLES],
         first_failure=None if failure is None else failure.name,
         advice=part.advice.text if part.advice is not None and failure is not None else "",
         files=part.files,

@@ -42,9 +42,13 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
         self._file.write("{")
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            self._file.write("\n}\n" if self._count else "}\n")
-        self._file.close()
+        try:
+            if error[0] is None:
+                self._file.write("\n}\n" if self._count else "}\n")
+            self._file.close()
+        except OSError as err:
+            # A full disk shows when the last bytes leave; the hidden file must go even so.
+            error = (type(err), err, err.__traceback__)
         self._report.__exit__(*error)
 
     def add(self, call: CallRows) -> None:

@@ -14,12 +14,19 @@ from tensorprobe.store.leaves import CallLeaves, Leaf
 
 __all__ = ["argument_order"]
 
-# Autograd's node of these takes (bias, input, weight), the API (input, weight, bias).
-_BIAS_FIRST = frozenset(("linear",))
+_ARGUMENTS = ("input", "weight", "bias")
+_AUTOGRAD = ("bias", "input", "weight")
 
 
-def argument_order(call: CallLeaves, partner: CallLeaves) -> Mapping[str, tuple[str, bool]]:
+def argument_order(
+    call: CallLeaves, partner: CallLeaves, *, is_autograd: bool
+) -> Mapping[str, tuple[str, bool]]:
     """Say for each output of a backward call at which place of the partner it stands.
+
+    Args:
+        call: a call of the candidate.
+        partner: the same call of the reference.
+        is_autograd: whether the candidate, and not the reference, has autograd's order.
 
     Returns:
         Place of a gradient to the partner's place, and whether it lies there transposed. Empty
@@ -32,35 +39,35 @@ def argument_order(call: CallLeaves, partner: CallLeaves) -> Mapping[str, tuple[
     if not isinstance(name, ApiCall) or name.direction != "backward":
         return {}
     ours, theirs = _outputs(call), _outputs(partner)
-    is_linear = name.api_name in _BIAS_FIRST and len(ours) == len(theirs) == 3
-    if is_linear:
-        first, second = (ours, theirs) if _stands_bias_first(theirs) else (theirs, ours)
-        swapped = {a.place: b.place for a, b in zip(first, second[1:] + second[:1], strict=True)}
-        if first is theirs:
-            swapped = {b: a for a, b in swapped.items()}
-        by_place = {leaf.place: leaf for leaf in theirs}
-        return {
-            leaf.place: (swapped[leaf.place], _is_transposed(leaf, by_place[swapped[leaf.place]]))
-            for leaf in ours
-        }
-    return _by_shape(ours, theirs)
+    by_argument, by_autograd = (theirs, ours) if is_autograd else (ours, theirs)
+    if name.api_name != "linear" or not _has_bias_first(by_autograd, by_argument):
+        return _by_shape(ours, theirs)
+    roles = [
+        dict(zip(_ARGUMENTS, by_argument, strict=True)),
+        dict(zip(_AUTOGRAD, by_autograd, strict=True)),
+    ]
+    first, second = reversed(roles) if is_autograd else roles
+    return {
+        leaf.place: (second[role].place, role == "weight" and _is_reversed(leaf, second[role]))
+        for role, leaf in first.items()
+    }
 
 
 def _outputs(call: CallLeaves) -> list[Leaf]:
     return [leaf for leaf in call.leaves if leaf.place.startswith("output.")]
 
 
-def _stands_bias_first(leaves: list[Leaf]) -> bool:
-    return leaves[0].kind == "tensor" and len(leaves[0].shape) == 1 != len(leaves[1].shape)
-
-
-def _is_transposed(ours: Leaf, theirs: Leaf) -> bool:
+def _has_bias_first(by_autograd: list[Leaf], by_argument: list[Leaf]) -> bool:
+    """Whether the node was that of `addmm`; of inputs with more dimensions it is another."""
     return (
-        ours.kind == theirs.kind == "tensor"
-        and len(ours.shape) == 2
-        and ours.shape == theirs.shape[::-1]
-        and ours.place != "output.0"
+        len(by_autograd) == len(by_argument) == 3
+        and by_autograd[0].kind == by_argument[2].kind == "tensor"
+        and by_autograd[0].shape == by_argument[2].shape
     )
+
+
+def _is_reversed(ours: Leaf, theirs: Leaf) -> bool:
+    return ours.kind == theirs.kind == "tensor" and ours.shape == theirs.shape[::-1]
 
 
 def _by_shape(ours: list[Leaf], theirs: list[Leaf]) -> dict[str, tuple[str, bool]]:

@@ -153,7 +153,8 @@ class Matcher:
         others = {} if partner is None else {leaf.place: leaf for leaf in partner.leaves}
         order: Mapping[str, tuple[str, bool]] = {}
         if self._orders_differ and partner is not None:
-            order = argument_order(call, partner)
+            is_autograd = self._candidate.info.tool == "msprobe"
+            order = argument_order(call, partner, is_autograd=is_autograd)
         taken = {place for place, _ in order.values()}
         pairs = []
         has_any = False
@@ -193,6 +194,11 @@ class Matcher:
             self.notes.append(UnmatchedNote(side, name, why))
         else:
             self.unlisted += 1
+
+    def describe(self, note: UnmatchedNote) -> str:
+        """Return a note as a sentence, with what comes nearest in the other run."""
+        near = self.nearest(note)
+        return f"{note.name}: {note.why}" + (f"; nearest is {near[0]}" if near else "")
 
     def nearest(self, note: UnmatchedNote) -> tuple[str, ...]:
         """Return the names in the other run that come nearest to an unmatched call's."""

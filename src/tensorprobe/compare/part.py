@@ -39,6 +39,7 @@ _PAIRS_AT_ONCE = 512
 # Fewer calls than these cannot fill a sheet, so their rows need no counting beforehand.
 _CALLS_PER_SHEET = 20_000
 _CALLS_TO_SEE = 200
+_SHOWN_NOTES = 20
 _WITH_DATA = frozenset(("tensor", "overflow_check"))
 
 
@@ -119,6 +120,7 @@ class PartComparison:
             self.mode,
             self.tally,
             self._matcher.reference_only,
+            tuple(self._matcher.describe(note) for note in self._matcher.notes[:_SHOWN_NOTES]),
             tuple(written),
             self._gaps(),
             advice,

@@ -47,6 +47,7 @@ class PartResult:
         mode: tensor, statistics or md5.
         tally: how many values passed and failed.
         reference_only: how many calls and values only the reference has.
+        unmatched: the first things that only one run has, the reason, and what comes nearest.
         files: what was written.
         gaps: what the two dumps lack.
         advice: where to look first; None if none was asked for.
@@ -56,6 +57,7 @@ class PartResult:
     mode: Mode
     tally: Tally
     reference_only: int
+    unmatched: tuple[str, ...]
     files: tuple[Path, ...]
     gaps: tuple[Gap, ...] = ()
     advice: Advice | None = None

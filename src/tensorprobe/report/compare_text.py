@@ -29,6 +29,7 @@ class PartSummary:
         open: of how many nothing can be said.
         unmatched: how many values of the candidate had no partner.
         reference_only: how many calls and values only the reference has.
+        examples: some of what is unmatched, and what comes nearest.
         first_failure: the name of the first value that fails.
         advice: the likely cause; empty if it was not asked for.
         files: what was written.
@@ -42,6 +43,7 @@ class PartSummary:
     open: int
     unmatched: int
     reference_only: int
+    examples: tuple[str, ...]
     first_failure: str | None
     advice: str
     files: tuple[Path, ...]
@@ -67,6 +69,8 @@ def print_summary(
                 f"  unmatched: {part.unmatched} values of the candidate, "
                 f"{part.reference_only} calls and values of the reference\n"
             )
+            for example in part.examples:
+                out.write(f"    {clean_text(example)}\n")
         if part.first_failure is not None:
             out.write(f"  first that fails: {clean_text(part.first_failure)}\n")
         if part.advice:

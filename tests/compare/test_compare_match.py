@@ -190,13 +190,14 @@ def linear_backward(folder: Path, outputs: list[np.ndarray], tool: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("sizes", [((2, 4), (3, 4), (3,)), ((4, 4), (4, 4), (4,))])
 @pytest.mark.parametrize("first", ["tensorprobe", "msprobe"])
-def test_gradients_of_a_linear_match_across_tools(tmp_path: Path, first: str) -> None:
+def test_gradients_of_a_linear_match_across_tools(
+    tmp_path: Path, first: str, sizes: list[tuple[int, ...]]
+) -> None:
     """In the order of the arguments here, in autograd's own order there."""
-    source, weight, bias = (
-        np.random.default_rng(0).normal(size=size).astype(np.float32)
-        for size in ((2, 4), (3, 4), (3,))
-    )
+    numbers = np.random.default_rng(0)
+    source, weight, bias = (numbers.normal(size=size).astype(np.float32) for size in sizes)
     ours = linear_backward(tmp_path / "ours", [source, weight, bias], "tensorprobe")
     theirs = linear_backward(tmp_path / "theirs", [bias, source, weight.T], "msprobe")
     sides = (ours, theirs) if first == "tensorprobe" else (theirs, ours)

@@ -40,6 +40,7 @@ def test_the_summary_says_what_came_out(
     text = capsys.readouterr().out
     assert "2 values compared by statistics: 1 passed, 1 failed" in text
     assert "unmatched: 1 values of the candidate, 1 calls and values of the reference" in text
+    assert "    Torch.a.0.forward: the reference has no such call" in text
     assert f"first that fails: {RELU}.output.0" in text
     assert "this operation computes something else" in text
     for file in out.iterdir():

@@ -244,6 +244,34 @@ def test_no_difference_leaves_an_empty_analysis(tmp_path: Path) -> None:
     assert len(list((tmp_path / "o").glob("compare_result*.json"))) == 2
 
 
+@pytest.mark.parametrize("formats", [["csv"], ["xlsx"], ["json"]])
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, formats: list[str]) -> None:
+    calls = [call(f"Torch.a.{n}.forward", [tensor(1.0 + n)] * 8) for n in range(400)]
+    dump = write_dump(tmp_path / "a", calls)
+    program = (
+        "import resource, signal, sys\n"
+        "from tensorprobe.compare import compare\n"
+        "from tensorprobe.errors import ReportError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "try:\n"
+        "    compare(sys.argv[1], sys.argv[1], sys.argv[2], first_difference=True,\n"
+        "            formats=sys.argv[3:])\n"
+        "except ReportError as err:\n"
+        "    print(err)\n"
+    )
+    out = tmp_path / "o"
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(dump), str(out), *formats],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "cannot be written" in answer.stdout and answer.stdout.count("\n") == 1
+    assert list(out.iterdir()) == []
+
+
 def test_a_compare_json_names_both(tmp_path: Path) -> None:
     write_dump(tmp_path / "npu", [call(RELU, [tensor(1)])], stack=[Frame("t.py", 1, "f", "x")])
     shutil.copytree(tmp_path / "npu", tmp_path / "bench")
