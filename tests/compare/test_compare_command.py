@@ -87,7 +87,7 @@ def test_what_is_missing_is_said_and_gives_code_2(
     ("arguments", "complaint"),
     [
         (["{tmp}/nowhere", "{tmp}/b"], "nowhere does not exist"),
-        (["{tmp}/b"], "b: this is a folder"),
+        (["{tmp}/b"], "b is one dump alone"),
         (["{tmp}/a", "{tmp}/b", "--format", "pdf"], "the format 'pdf' is not known"),
         (["{tmp}/a", "{tmp}/b", "--mapping", "{tmp}/no.yaml"], "no.yaml"),
         (["{tmp}/a", "{tmp}/b", "-o", "/proc/nowhere"], "cannot be made"),
