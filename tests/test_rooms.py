@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": {"capture", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "config", "errors", "store"},
+    "__init__": {"_version", "capture", "config", "errors", "precheck", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {

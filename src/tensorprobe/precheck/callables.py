@@ -17,13 +17,19 @@ import torch
 from tensorprobe.errors import NameFormatError, RebuildError
 from tensorprobe.names import ApiCall, parse_call
 
-__all__ = ["find_callable", "find_function", "parse_api_call"]
+__all__ = ["find_callable", "find_function", "parse_api_call", "path_of_function"]
 
 # In this order; a name's dots lead further down. torch.functional holds the few functions that
 # torch itself replaces by a dispatcher of another name.
 _HOMES: dict[str, tuple[str, ...]] = {
     "Functional": ("torch.nn.functional", "torch._C._nn", "torch"),
-    "Torch": ("torch", "torch._C._VariableFunctions", "torch.functional", "torch.signal.windows"),
+    "Torch": (
+        "torch",
+        "torch._C._VariableFunctions",
+        "torch.functional",
+        "torch.sparse",
+        "torch.signal.windows",
+    ),
     "Tensor": ("torch.Tensor",),
     "VF": ("torch._VF", "torch"),
     "Aten": ("torch.ops.aten",),
@@ -70,13 +76,26 @@ def parse_api_call(name: str) -> ApiCall:
     return call
 
 
-@cache
 def find_function(api_type: str, api_name: str) -> Callable[..., Any]:
     """Return the function of an API, by the two parts of its name.
 
     Raises:
         RebuildError: no such function is known here; the message is the reason.
     """
+    return _find(api_type, api_name)[0]
+
+
+def path_of_function(api_type: str, api_name: str) -> str:
+    """Return how a script that imports torch names the function of an API.
+
+    >>> path_of_function("Tensor", "T")
+    'torch.Tensor.T.__get__'
+    """
+    return _find(api_type, api_name)[1]
+
+
+@cache
+def _find(api_type: str, api_name: str) -> tuple[Callable[..., Any], str]:
     if api_type == "Distributed":
         raise RebuildError("a collective needs the other ranks")
     homes = _HOMES.get(api_type)
@@ -89,11 +108,16 @@ def find_function(api_type: str, api_name: str) -> Callable[..., Any]:
             )
         homes = (api_type,)
     for home in homes:
-        found = _below(_home(home), api_name.split("."))
-        if found is None and api_type == "Tensor" and api_name in _METHODS:
-            found = getattr(torch.Tensor, _METHODS[api_name], None)
-        if found is not None:
-            return found
+        name = api_name
+        found = _below(_home(home), name.split("."))
+        if found is None and api_type == "Tensor" and name in _METHODS:
+            name = _METHODS[name]
+            found = getattr(torch.Tensor, name, None)
+        if found is not None and not callable(found):
+            # A property, such as Tensor.T: reading it is the call.
+            name, found = f"{name}.__get__", getattr(found, "__get__", None)
+        if callable(found):
+            return found, f"{home}.{name}"
     raise RebuildError(
         f"there is no {api_type}.{api_name} in torch {torch.__version__}"
         + ("; import the module that registers it with --import" if api_type == "Custom" else "")
@@ -112,7 +136,7 @@ def _home(path: str) -> Any:
     return found
 
 
-def _below(home: Any, path: list[str]) -> Callable[..., Any] | None:
+def _below(home: Any, path: list[str]) -> Any:
     found = home
     for part in path:
         try:
@@ -122,7 +146,4 @@ def _below(home: Any, path: list[str]) -> Callable[..., Any] | None:
             found = None
         if found is None:
             return None
-    if not callable(found):
-        # A property, such as Tensor.T: reading it is the call.
-        found = getattr(found, "__get__", None)
-    return found if callable(found) else None
+    return found
