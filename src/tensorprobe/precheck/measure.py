@@ -121,10 +121,9 @@ def _measure_errors(
         candidate, reference = torch.view_as_real(candidate), torch.view_as_real(reference)
     is_finite = not (pair.candidate_nonfinite or pair.reference_nonfinite)
     sums = _Sums(candidate.dtype, mean_size)
-    pieces = zip(
-        candidate.reshape(-1).split(_PIECE), reference.reshape(-1).split(_PIECE), strict=True
-    )
-    for ours, theirs in pieces:
+    left, right = candidate.reshape(-1), reference.reshape(-1)
+    for start in range(0, left.numel(), _PIECE):
+        ours, theirs = left[start : start + _PIECE], right[start : start + _PIECE]
         if not is_finite:
             both = torch.isfinite(ours) & torch.isfinite(theirs)
             ours, theirs = ours[both], theirs[both]
