@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +52,7 @@ def run_orders(
     devices: Sequence[str],
     jobs: int,
     timeout: float,
-) -> Iterator[tuple[Order, CallResult]]:
+) -> Generator[tuple[Order, CallResult], None, None]:
     """Check calls in worker processes and yield each result as it comes.
 
     Args:
