@@ -78,7 +78,7 @@ OPERATORS = [
     op(M, "masked_fill", lambda f, x: f(x(16, 32), torch.arange(32) % 3 == 0, 0.5)),
     op(M, "cumsum", lambda f, x: f(x(8, 32).abs(), dim=1)),
     op(M, "sqrt", lambda f, x: f(x(16, 32).abs() + 0.1)),
-    op(M, "__mul__", lambda f, x: f(x(16, 32), 2.5)),
+    op(M, "__mul__", lambda _, x: x(16, 32) * 2.5),
 ]  # fmt: skip
 IDS = [f"{getattr(op.home, '__name__', 'torch').split('.')[-1]}.{op.name}" for op in OPERATORS]
 
@@ -93,7 +93,7 @@ class _WrongGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0] * (1 + ctx.fault), None
+        return gradients[0].add(gradients[0], alpha=ctx.fault), None
 
 
 def faulty(
@@ -108,7 +108,7 @@ def faulty(
             return result
         if gradient_only:
             return _WrongGradient.apply(result, fault)
-        return (result.float() * (1 + fault)).to(result.dtype)
+        return result.float().add(result.float(), alpha=fault).to(result.dtype)
 
     return wrong
 

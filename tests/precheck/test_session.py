@@ -113,7 +113,12 @@ def test_statistics_alone_are_enough(capture: Capture, tmp_path: Path) -> None:
 
 def test_a_call_that_dies_or_hangs_costs_that_call_alone(odd_ops: Path, tmp_path: Path) -> None:
     report = tensorprobe.precheck(
-        odd_ops, tmp_path, devices=["cpu"], imports=["odd_ops_of_test"], timeout=8
+        odd_ops,
+        tmp_path,
+        devices=["cpu"],
+        imports=["odd_ops_of_test"],
+        include=["fine", "dies", "hangs"],
+        timeout=8,
     )
     lines = {line.name.removeprefix("odd_ops_of_test."): line for line in report.lines}
     assert [lines[name].verdict for name in ("fine.0", "fine.1")] == ["pass", "pass"]
@@ -122,8 +127,6 @@ def test_a_call_that_dies_or_hangs_costs_that_call_alone(odd_ops: Path, tmp_path
     assert "ONEDNN_MAX_CPU_ISA" in lines["dies.0"].message
     assert lines["hangs.0"].verdict == "error"
     assert "no answer within 8 s" in lines["hangs.0"].message
-    assert lines["wrong.0"].verdict == "error"
-    assert "distance" in lines["wrong.0"].message
 
 
 def test_a_failing_call_is_kept_with_a_script_that_repeats_it(
