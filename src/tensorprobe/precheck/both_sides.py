@@ -18,7 +18,7 @@ from tensorprobe.names import ApiCall
 from tensorprobe.precheck.arguments import map_leaves
 from tensorprobe.precheck.judge import rounding_unit
 from tensorprobe.precheck.kinds import (
-    COARSE_IN_HALVES,
+    STEPWISE_IN_HALVES,
     is_in_place,
     needs_recorded_dtype,
     undetermined_outputs,
@@ -256,7 +256,7 @@ class BothSides:
 
         There a rounding error more would hide an error of one per cent.
         """
-        return self._noisy_dtype is not torch.bfloat16 or self._name.api_name in COARSE_IN_HALVES
+        return self._noisy_dtype is not torch.bfloat16 or self._name.api_name in STEPWISE_IN_HALVES
 
     def _noise_of(self, generator: torch.Generator) -> RoundingNoise:
         by_steps = self._is_noisy_inside

@@ -58,10 +58,13 @@ _WIDEST = 2e-4
 _ELEMENT = 4.0
 # A result may be this many times as far from the precise one as rounding noise moves that.
 _NOISE = {torch.float16: 6.0, torch.bfloat16: 3.0}
-_MOST_NOISE = 8.0
+_MOST_NOISE = 16.0
 _ELEMENT_NOISE = 8.0
 _FEW = 1e-3
 _DRIFT = 2.5
+# A drift of fewer rounding errors is none; an approximation may have one.
+_LEAST_DRIFT = {torch.float16: 4.0, torch.bfloat16: 1.0}
+_MOST_LEAST_DRIFT = 1600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +260,8 @@ def _is_noise(
     finite = torch.isfinite(ours) & torch.isfinite(truth)
     for run in noisy:
         finite &= torch.isfinite(run)
-    if _drifts(ours, truth, noisy, finite, unit):
+    least = _LEAST_DRIFT.get(candidate.dtype, _MOST_LEAST_DRIFT) * unit
+    if _drifts(ours, truth, noisy, finite, least):
         return False
     error = torch.where(finite, (ours - truth).abs(), 0.0)
     moved = torch.stack([torch.where(finite, (run - truth).abs(), 0.0) for run in noisy])
@@ -270,7 +274,7 @@ def _is_noise(
     if float(error.norm()) > factor * spread:
         return False
     typical = spread / math.sqrt(max(error.numel(), 1))
-    room = _ELEMENT_NOISE * (moved.amax(0) + typical) + 2 * rounding
+    room = max(_ELEMENT_NOISE, factor) * (moved.amax(0) + typical) + 2 * rounding
     beyond = error[error > room]
     # A few runs do not move every element that may jump; but somewhere they move one as far.
     most = max(1, int(_FEW * error.numel()))
@@ -282,7 +286,7 @@ def _drifts(
     truth: torch.Tensor,
     noisy: Sequence[torch.Tensor],
     finite: torch.Tensor,
-    unit: float,
+    least: float,
 ) -> bool:
     """Whether the candidate as a whole is larger or smaller than the truth.
 
@@ -297,7 +301,7 @@ def _drifts(
         dot = float((side[finite].flatten() * kept.conj()).real.sum())
         return abs(dot / squares - 1)
 
-    return drift(ours) > max(unit, _DRIFT * max(map(drift, noisy)))
+    return drift(ours) > max(least, _DRIFT * max(map(drift, noisy)))
 
 
 def _tiniest(dtype: torch.dtype) -> float:

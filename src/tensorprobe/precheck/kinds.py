@@ -16,6 +16,7 @@ import torch
 __all__ = [
     "CASTS",
     "COARSE_IN_HALVES",
+    "STEPWISE_IN_HALVES",
     "UNINITIALISED",
     "is_dropout",
     "is_in_place",
@@ -37,6 +38,12 @@ CASTS = frozenset(
 COARSE_IN_HALVES = frozenset(
     ("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "affine_grid",
      "_grid_sampler_2d_cpu_fallback")
+)  # fmt: skip
+
+# They round to the recorded dtype between their steps, and some of them jump.
+STEPWISE_IN_HALVES = COARSE_IN_HALVES | frozenset(
+    ("__floordiv__", "__mod__", "__rfloordiv__", "_trilinear", "bilinear", "div", "div_", "divide",
+     "floor_divide", "fmod", "remainder")
 )  # fmt: skip
 
 # Which results are one of many right ones: vectors may turn, and so do their gradients.

@@ -145,8 +145,9 @@ def _outputs_of(result: Any) -> list[torch.Tensor]:
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:
     states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
+    module: Any = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(module, "get_rng_state"):
+        states.append(module.get_rng_state(device))
     return states
 
 
@@ -157,6 +158,6 @@ def _now(device: torch.device) -> float:
 
 
 def _synchronize(device: torch.device) -> None:
-    module = getattr(torch, device.type, None)
-    if module is not None and hasattr(module, "synchronize"):
+    module: Any = getattr(torch, device.type, None)
+    if hasattr(module, "synchronize"):
         module.synchronize(device)
