@@ -19,6 +19,7 @@ from tensorprobe.precheck.arguments import map_leaves
 from tensorprobe.precheck.judge import rounding_unit
 from tensorprobe.precheck.kinds import (
     STEPWISE_IN_HALVES,
+    UNSEEN_WRITERS,
     is_in_place,
     needs_recorded_dtype,
     undetermined_outputs,
@@ -90,6 +91,7 @@ class BothSides:
         self._device = device
         self._seed = seed
         self._values = tensor_values(record)
+        self._writes_unseen = name.api_name in UNSEEN_WRITERS
         self._base: list[torch.Tensor] | None = None
         self._versions: list[int] = []
         self._wants_gradients = _wants_gradients(record, self._values)
@@ -152,7 +154,7 @@ class BothSides:
     def _candidate(self, device: torch.device) -> Side:
         base = self.inputs()
         tensors = [
-            _as_leaf(tensor.to(device), is_wanted)
+            _as_leaf(tensor.to(device, copy=self._writes_unseen), is_wanted)
             for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True)
         ]
         around: AbstractContextManager[Any] | None = None
@@ -164,6 +166,7 @@ class BothSides:
             device=device,
             with_gradients=self._wants_gradients,
             copies_leaves=self.copies_leaves,
+            watches_writes=self._writes_unseen,
             around=around,
         )
 
@@ -238,6 +241,7 @@ class BothSides:
                 device=_CPU,
                 with_gradients=self._wants_gradients,
                 copies_leaves=self.copies_leaves,
+                watches_writes=self._writes_unseen,
                 around=around,
             )
         finally:

@@ -62,6 +62,8 @@ _MOST_NOISE = 16.0
 _ELEMENT_NOISE = 8.0
 _FEW = 1e-3
 _DRIFT = 2.5
+# In fewer elements errors do not cancel.
+_MANY = 16
 # A drift of fewer rounding errors is none; an approximation may have one.
 _LEAST_DRIFT = {torch.float16: 4.0, torch.bfloat16: 1.0}
 _MOST_LEAST_DRIFT = 1600.0
@@ -108,6 +110,7 @@ def judge_output(
     *,
     length: int,
     noise: Callable[[], Sequence[torch.Tensor | None]],
+    computed_in: torch.dtype | None = None,
 ) -> Judgement:
     """Judge one output against the precise one.
 
@@ -116,6 +119,8 @@ def judge_output(
         reference: the reference's result, in its own higher precision.
         length: how many numbers were added up for one element.
         noise: returns the precise result of runs with rounding noise; asked only when needed.
+        computed_in: the dtype whose tolerance applies, if it is not the candidate's own: under
+            autocast a float32 gradient comes out of a half.
     """
     if candidate.shape != reference.shape:
         return Judgement(
@@ -134,8 +139,8 @@ def judge_output(
     if is_exact:
         return _judge_exactly(candidate, reference, noise)
     rounded = round_to(reference, dtype)
+    dtype = dtype if computed_in is None else computed_in
     numbers = measure_output(candidate, rounded)
-    unit = rounding_unit(dtype)
     limit = _limit_of(dtype, length)
     unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
     excess = _excess(numbers, limit)
@@ -150,7 +155,7 @@ def judge_output(
         within = f"{missed}, which rounding in {dtype} explains" if missed else ""
         return judgement("pass", within)
     why = _describe_excess(dtype, numbers, limit, length)
-    explained = _is_noise(candidate, reference, unit, noise())
+    explained = _is_noise(candidate, reference, dtype, noise())
     if explained:
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
     return judgement("error", why, missed)
@@ -236,10 +241,11 @@ def _describe_excess(dtype: torch.dtype, numbers: OutputNumbers, limit: float, l
 def _is_noise(
     candidate: torch.Tensor,
     reference: torch.Tensor,
-    unit: float,
+    dtype: torch.dtype,
     runs: Sequence[torch.Tensor | None],
 ) -> bool:
     """Whether the candidate lies about as far from the precise result as noisy runs do."""
+    unit = rounding_unit(dtype)
     same = [run for run in runs if run is not None and run.shape == reference.shape]
     if not same:
         return False
@@ -260,14 +266,14 @@ def _is_noise(
     finite = torch.isfinite(ours) & torch.isfinite(truth)
     for run in noisy:
         finite &= torch.isfinite(run)
-    least = _LEAST_DRIFT.get(candidate.dtype, _MOST_LEAST_DRIFT) * unit
+    least = _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit
     if _drifts(ours, truth, noisy, finite, least):
         return False
     error = torch.where(finite, (ours - truth).abs(), 0.0)
     moved = torch.stack([torch.where(finite, (run - truth).abs(), 0.0) for run in noisy])
     # The candidate was rounded once more on its way out.
     rounding = unit * torch.where(finite, truth.abs(), 0.0) + _tiniest(candidate.dtype)
-    factor = _NOISE.get(candidate.dtype, _MOST_NOISE)
+    factor = _NOISE.get(dtype, _MOST_NOISE)
     spread = float(moved.reshape(len(noisy), -1).norm(dim=1).max()) if moved.numel() else 0.0
     # Half a unit in the last place, evenly spread, has this root mean square.
     spread = max(spread, float(rounding.norm()) / math.sqrt(3))
@@ -294,7 +300,7 @@ def _drifts(
     """
     kept = truth[finite].flatten()
     squares = float((kept * kept.conj()).real.sum())
-    if not squares or not math.isfinite(squares):
+    if kept.numel() < _MANY or not squares or not math.isfinite(squares):
         return False
 
     def drift(side: torch.Tensor) -> float:

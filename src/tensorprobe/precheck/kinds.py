@@ -18,6 +18,7 @@ __all__ = [
     "COARSE_IN_HALVES",
     "STEPWISE_IN_HALVES",
     "UNINITIALISED",
+    "UNSEEN_WRITERS",
     "is_dropout",
     "is_in_place",
     "needs_recorded_dtype",
@@ -44,6 +45,12 @@ COARSE_IN_HALVES = frozenset(
 STEPWISE_IN_HALVES = COARSE_IN_HALVES | frozenset(
     ("__floordiv__", "__mod__", "__rfloordiv__", "_trilinear", "bilinear", "div", "div_", "divide",
      "floor_divide", "fmod", "remainder")
+)  # fmt: skip
+
+# They write their running statistics without a word to autograd.
+UNSEEN_WRITERS = frozenset(
+    ("_batch_norm_with_update", "_native_batch_norm_legit", "batch_norm", "cudnn_batch_norm",
+     "instance_norm", "miopen_batch_norm", "native_batch_norm")
 )  # fmt: skip
 
 # Which results are one of many right ones: vectors may turn, and so do their gradients.
