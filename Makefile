@@ -39,6 +39,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/array_statistics.py
 	$(BIN)/python benchmarks/pair_metrics.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/precheck.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet
