@@ -164,33 +164,43 @@ class _Sums:
         size = theirs.double()
         error = ours.double().sub_(size)
         size.abs_()
-        self.count += error.numel()
+        count = error.numel()
+        self.count += count
         self.lean += int(error.sign().sum())
         error.abs_()
-        shares = error / (size + self._mean_size)
-        self.worst = max(self.worst, float(shares.nan_to_num_(0.0).max()))
-        nonzero = size > 0
-        self.nonzero += int(nonzero.sum())
-        self.relative += float(torch.where(nonzero, error / size, 0.0).sum())
-        if self._small:
+        if self._mean_size:
+            self.worst = max(self.worst, float((error / (size + self._mean_size)).max()))
+        elif bool(error.any()):
+            self.worst = math.inf
+        smallest = float(size.min())
+        if smallest < self._small:
             small = size < self._small
             self.small += int(small.sum())
             self.small_wrong += int((small & (error > self._small_error)).sum())
+        relative = error.div_(size)
+        if not smallest:
+            # Nothing is relative to 0.
+            nonzero = size > 0
+            count = int(nonzero.sum())
+            relative = torch.where(nonzero, relative, 0.0)
+        self.nonzero += count
+        self.relative += float(relative.sum())
 
 
 def _units_between(ours: torch.Tensor, theirs: torch.Tensor, width: int) -> torch.Tensor:
     """Count the numbers of the dtype that lie between each candidate and its reference."""
     first, second = _place_in_order(ours, width), _place_in_order(theirs, width)
-    units = (first - second).double().abs_()
-    if width == 8:
-        # Differences of far places wrap around; those need no exact count.
-        rough = (first.double() - second.double()).abs_()
-        units = torch.where(rough < 2.0**52, units, rough)
-    return units
+    if width < 8:
+        return first.double().sub_(second).abs_()
+    # Differences of far places wrap around; those need no exact count.
+    rough = (first.double() - second.double()).abs_()
+    return torch.where(rough < 2.0**52, (first - second).double().abs_(), rough)
 
 
 def _place_in_order(tensor: torch.Tensor, width: int) -> torch.Tensor:
     """Return the place of each number among all numbers of its dtype; zeros are one."""
-    bits = tensor.view(_INTEGERS[width]).long()
-    lowest = -(1 << (width * 8 - 1))
-    return torch.where(bits < 0, lowest - bits, bits)
+    bits = tensor.view(_INTEGERS[width])
+    last = width * 8 - 1
+    # -1 where the number is negative: there the other bits count backwards.
+    sign = bits >> last
+    return (bits ^ (sign & ((1 << last) - 1))) - sign
