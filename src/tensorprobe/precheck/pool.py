@@ -20,8 +20,10 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import tensorprobe
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 
@@ -129,6 +131,7 @@ class _Worker:
                 str(answer_write),
             ],
             pass_fds=(order_read, answer_write),
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._errors,
             stderr=self._errors,
@@ -237,6 +240,13 @@ class _Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment, in which a worker finds this very package."""
+    here = str(Path(tensorprobe.__file__).parent.parent)
+    paths = [path for path in (here, os.environ.get("PYTHONPATH", "")) if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _cause_of_death(code: int) -> str:
