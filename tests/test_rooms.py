@@ -45,12 +45,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": GROUND | {"config", "summary", "store"},
     "report": {"compiled", "errors", "new_file", "records"},
     "compare": GROUND | {"store", "metrics", "report"},
+    "precheck": GROUND | {"summary", "store", "metrics", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "demo": {"capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "compare", "config", "errors", "store"},
+    "__init__": {"_version", "capture", "compare", "config", "errors", "precheck", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
@@ -60,6 +61,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "capture": {"numpy", "torch"},
     "metrics": {"numpy"},
     "compare": {"numpy"},
+    "precheck": {"numpy", "torch", "rich"},
     "report": {"rich"},
     "show": {"numpy", "rich"},
     "textfile": {"yaml"},
