@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensor_data": {"dtypes"},
     "textfile": {"errors"},
     "config": {"errors", "textfile"},
-    "metrics": {"errors", "dtypes"},
+    "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
