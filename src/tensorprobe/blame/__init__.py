@@ -1,0 +1,1 @@
+"""Name the operation at fault, not the ones that suffer from it."""
