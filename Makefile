@@ -17,7 +17,7 @@ help:
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove everything that these targets made"
 
-$(STAMP): pyproject.toml setup.py constraints.txt src/tensorprobe/metrics/_kernel.c
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/metrics/_*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -37,6 +37,7 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py
 	$(BIN)/python benchmarks/array_statistics.py
+	$(BIN)/python benchmarks/pair_metrics.py
 	$(BIN)/python benchmarks/capture.py
 
 docs: $(STAMP)

@@ -1,4 +1,4 @@
-"""Build the one compiled file of tensorprobe; everything else is in pyproject.toml."""
+"""Build the one compiled module of tensorprobe; everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
@@ -6,7 +6,8 @@ setup(
     ext_modules=[
         Extension(
             "tensorprobe.metrics._kernel",
-            ["src/tensorprobe/metrics/_kernel.c"],
+            ["src/tensorprobe/metrics/_kernel.c", "src/tensorprobe/metrics/_pair.c"],
+            depends=["src/tensorprobe/metrics/_kernel.h", "src/tensorprobe/metrics/_pair_lanes.h"],
             # The stable ABI: one build serves every Python from 3.10 on.
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030A0000")],

@@ -26,6 +26,12 @@ WAYS = {
         "data = jiter.from_json(pathlib.Path(PATH).read_bytes())"
     ),
     "open_dump": "from tensorprobe import open_dump\ndump = open_dump(PATH)\ncount = len(dump)",
+    "open_dump, read_leaves": (
+        "from tensorprobe import open_dump\n"
+        "dump = open_dump(PATH)\n"
+        "count = sum(1 for part in dump.parts for call in part.read_leaves())\n"
+        "assert count == len(dump)"
+    ),
     "open_dump, every call read": (
         "from tensorprobe import open_dump\n"
         "dump = open_dump(PATH)\n"

@@ -13,7 +13,7 @@ from conftest import REPOSITORY
 SOURCE = REPOSITORY / "src" / "tensorprobe"
 
 # docs/architecture.md explains the table; `*` may import everything.
-GROUND = {"_version", "errors", "names", "records", "dtypes", "tensor_data", "textfile"}
+GROUND = {"_version", "errors", "names", "records", "dtypes", "tensor_data", "textfile", "new_file"}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
@@ -22,19 +22,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dtypes": set(),
     "tensor_data": {"dtypes"},
     "textfile": {"errors"},
+    "new_file": set(),
     "config": {"errors", "textfile"},
     "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
     "precheck": GROUND | {"summary", "store", "metrics", "report"},
-    "report": {"records"},
+    "report": {"errors", "new_file", "records"},
+    "compare": GROUND | {"store", "metrics", "report"},
+    "blame": GROUND | {"compare", "precheck", "store", "metrics", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "demo": {"capture", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "config", "errors", "store"},
+    "__init__": {"_version", "capture", "compare", "config", "errors", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
@@ -45,6 +48,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "metrics": {"numpy"},
     "precheck": {"numpy", "torch", "rich"},
     "report": {"rich"},
+    "blame": {"torch"},
     "show": {"numpy", "rich"},
     "textfile": {"yaml"},
     "dtypes": {"numpy"},

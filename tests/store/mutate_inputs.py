@@ -23,6 +23,7 @@ from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.records import CallRecord, DumpInfo, Frame, TensorValue
 from tensorprobe.show.command import show_dump
 from tensorprobe.store import DumpWriter, open_dump
+from tensorprobe.store.leaves import leaves_of
 from tensorprobe.textfile import read_yaml
 
 SECONDS_PER_INPUT = 20
@@ -111,6 +112,10 @@ def look_at(folder: Path, file: str, *, show: bool) -> str:
         load_config(folder / file)
         return "opened"
     dump = open_dump(folder)
+    for part, flat in zip(dump.parts, open_dump(folder).parts, strict=True):
+        read = repr(list(flat.read_leaves()))
+        assert read == repr([leaves_of(call) for call in part])
+        assert flat.known_gaps == part.known_gaps
     unreadable = 0
     for part in dump.parts:
         for call in part:

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -228,10 +229,40 @@ def _measure(layout: _Layout, job: _Job, threads: int) -> PiecePair:
 def _measure_piece(start: int, candidate: Array, reference: Array, job: _Job) -> PiecePair:
     a = np.ascontiguousarray(candidate).reshape(-1)
     b = np.ascontiguousarray(reference).reshape(-1)
-    numbers = measure_values(widen(a, job.candidate), widen(b, job.reference), job.scales)
+    if job.kernel is None or "complex" in (job.candidate.kind, job.reference.kind):
+        numbers = measure_values(widen(a, job.candidate), widen(b, job.reference), job.scales)
+    else:
+        numbers = PiecePair(
+            *job.kernel.measure_pair(
+                a.ctypes.data,
+                _kernel_type(job.candidate),
+                b.ctypes.data,
+                _kernel_type(job.reference),
+                a.size,
+                1.0 / job.scales.candidate,
+                1.0 / job.scales.reference,
+                1.0 / job.scales.difference,
+                _FASTEST,
+            )
+        )
     if numbers.max_abs_index < 0:
         return numbers
     return numbers._replace(max_abs_index=numbers.max_abs_index + start)
+
+
+_FASTEST = ""
+
+
+def _kernel_type(dtype: DType) -> str | int:
+    if dtype.kind == "float" and dtype.itemsize == 1:
+        return int(_small_values(dtype).ctypes.data)
+    return dtype.name.removeprefix("torch.")
+
+
+@cache
+def _small_values(dtype: DType) -> npt.NDArray[np.float32]:
+    """Return what each of the 256 patterns of an 8-bit float stands for."""
+    return np.ascontiguousarray(widen(np.arange(256, dtype=np.uint8), dtype), np.float32)
 
 
 # --- putting together ----------------------------------------------------------------------------
@@ -284,7 +315,8 @@ def _choose_scales(numbers: PiecePair) -> Scales:
 def _choose_scale(peak: float) -> float:
     if not peak or math.isinf(peak) or 2.0**-400 < peak < 2.0**400:
         return 1.0
-    return 2.0 ** max(math.frexp(peak)[1], -1021)
+    # Both the scale and its reciprocal are floats.
+    return 2.0 ** min(max(math.frexp(peak)[1], -1022), 1022)
 
 
 def _as_pair_numbers(numbers: PiecePair, layout: _Layout, scales: Scales) -> PairNumbers:

@@ -7,8 +7,9 @@ DumpWriter ─► journals that grow with the run ─► the final files, each c
 from __future__ import annotations
 
 from tensorprobe.store.dump import Dump, RankDump
+from tensorprobe.store.leaves import CallLeaves, Leaf
 from tensorprobe.store.locate import open_dump
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["Dump", "DumpWriter", "RankDump", "TensorData", "open_dump"]
+__all__ = ["CallLeaves", "Dump", "DumpWriter", "Leaf", "RankDump", "TensorData", "open_dump"]

@@ -8,7 +8,7 @@ shape come from the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from tensorprobe.store.dump import RankDump
 from tensorprobe.store.entry_file import map_file
 from tensorprobe.store.json_text import parse_json, parse_start_of_json
 from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder
+from tensorprobe.store.leaves import CallLeaves
 
 __all__ = ["is_checker_file", "open_checker_files"]
 
@@ -141,6 +142,9 @@ class _CheckerSource:
             raise DumpError("the entry has no list of args and object of kwargs")
         named = dict(zip(kwargs, decode_all(list(kwargs.values())), strict=True))
         return CallRecord(name, inputs=decode_all(args), kwargs=named), problems
+
+    def leaves(self) -> Iterator[CallLeaves | str]:
+        return iter(self.names)
 
     def _modern(self, raw: Any, problems: list[str]) -> Any:
         """Rewrite a leaf in the words of today's dumps."""

@@ -23,7 +23,7 @@ except ImportError:
 # Below this, pausing the collector costs more than it saves.
 _LARGE = 1 << 20
 
-__all__ = ["parse_json", "parse_start_of_json"]
+__all__ = ["collector_paused", "parse_json", "parse_start_of_json"]
 
 
 def parse_json(text: bytes) -> Any:
@@ -40,7 +40,7 @@ def parse_json(text: bytes) -> Any:
     try:
         if len(text) < _LARGE:
             return parse(text)
-        with _collector_paused():
+        with collector_paused():
             return parse(text)
     except (ValueError, RecursionError) as err:
         raise DumpError(f"not valid JSON: {_first_line(err)}") from err
@@ -58,7 +58,7 @@ def parse_start_of_json(text: bytes) -> Any:
         return None
     for _ in range(2):
         try:
-            with _collector_paused():
+            with collector_paused():
                 return jiter.from_json(text, partial_mode=True)
         except ValueError as err:
             text = text[: _error_offset(text, str(err))]
@@ -66,7 +66,7 @@ def parse_start_of_json(text: bytes) -> Any:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Keep the garbage collector from walking millions of new objects that are all alive."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -7,6 +7,7 @@ call is still good.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from tensorprobe.records import (
@@ -29,7 +30,7 @@ from tensorprobe.records import (
 )
 from tensorprobe.store.layout import UNKNOWN_KEY
 
-__all__ = ["KnownShapes", "LeafDecoder", "is_size"]
+__all__ = ["KnownShapes", "LeafDecoder", "is_size", "usual_fields"]
 
 # A dump names a few thousand shapes a million times; each is checked and kept once.
 _KNOWN_SHAPES_LIMIT = 100_000
@@ -38,6 +39,65 @@ _KNOWN_SHAPES_LIMIT = 100_000
 KnownShapes = dict[tuple[Any, ...], tuple[int, ...]]
 _DEEPEST = 200
 _NUMBERS = frozenset((float, int, bool, type(None)))
+
+
+# By far the most leaves have these and their type, and nothing else.
+_statistics_of = itemgetter("dtype", "shape", "Max", "Min", "Mean", "Norm", "requires_grad")
+_STATISTICS_ONLY = 8
+
+
+def usual_fields(raw: dict[str, Any], shapes: KnownShapes) -> tuple[Any, ...] | None:
+    """Return the first nine fields of a tensor's leaf; None if it needs a closer look.
+
+    Args:
+        raw: the parsed leaf.
+        shapes: those that were found to be shapes.
+    """
+    # Called a million times for a large dump: what is as it should be costs no further call.
+    if len(raw) == _STATISTICS_ONLY:
+        try:
+            dtype, sizes, high, low, mean, norm, requires_grad = _statistics_of(raw)
+            if (
+                type(high) is type(low) is type(mean) is type(norm) is float
+                and type(dtype) is str
+                and type(requires_grad) is bool
+            ):
+                return (
+                    dtype,
+                    shapes[tuple(sizes)],
+                    high,
+                    low,
+                    mean,
+                    norm,
+                    requires_grad,
+                    None,
+                    None,
+                )
+        except (KeyError, TypeError):
+            pass
+    get: Any = raw.get
+    dtype, sizes = get("dtype"), get("shape")
+    high, low, mean, norm = get("Max"), get("Min"), get("Mean"), get("Norm")
+    requires_grad, checksum, data_name = get("requires_grad"), get("md5"), get("data_name")
+    try:
+        shape = shapes[tuple(sizes)]
+        if (
+            type(dtype) is str
+            and type(high) in _NUMBERS
+            and type(low) in _NUMBERS
+            and type(mean) in _NUMBERS
+            and type(norm) in _NUMBERS
+            and (requires_grad is None or type(requires_grad) is bool)
+            and (checksum is None or type(checksum) is str)
+            and (data_name is None or type(data_name) is str)
+            and "Max_finite" not in raw
+            and "Min_finite" not in raw
+            and UNKNOWN_KEY not in raw
+        ):
+            return (dtype, shape, high, low, mean, norm, requires_grad, checksum, data_name or None)
+    except (KeyError, TypeError):
+        pass
+    return None
 
 
 class LeafDecoder:
@@ -80,32 +140,8 @@ class LeafDecoder:
         return ScalarValue(type(raw).__name__, raw)
 
     def _tensor(self, raw: dict[str, Any]) -> Value:
-        # Called a million times for a large dump: what is as it should be costs no further call.
-        get: Any = raw.get
-        dtype, sizes = get("dtype"), get("shape")
-        high, low, mean, norm = get("Max"), get("Min"), get("Mean"), get("Norm")
-        requires_grad, checksum, data_name = get("requires_grad"), get("md5"), get("data_name")
-        try:
-            shape = self._shapes[tuple(sizes)]
-            is_usual = (
-                type(dtype) is str
-                and type(high) in _NUMBERS
-                and type(low) in _NUMBERS
-                and type(mean) in _NUMBERS
-                and type(norm) in _NUMBERS
-                and (requires_grad is None or type(requires_grad) is bool)
-                and (checksum is None or type(checksum) is str)
-                and (data_name is None or type(data_name) is str)
-                and "Max_finite" not in raw
-                and "Min_finite" not in raw
-            )
-        except (KeyError, TypeError):
-            is_usual = False
-        if is_usual:
-            return TensorValue(
-                dtype, shape, high, low, mean, norm, requires_grad, checksum, data_name or None
-            )
-        return self._unusual_tensor(raw)
+        fields = usual_fields(raw, self._shapes)
+        return self._unusual_tensor(raw) if fields is None else TensorValue(*fields)
 
     def _unusual_tensor(self, raw: dict[str, Any]) -> Value:
         dtype = raw.get("dtype")

@@ -8,7 +8,7 @@ A run that was killed leaves `*.json.part` journals in place of the files; they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,9 @@ from tensorprobe.records import CallRecord, DictValue, DumpInfo, Frame, ListValu
 from tensorprobe.store.call_stacks import parse_parents, parse_stack_journal, parse_stacks
 from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import CallSource, RankDump
-from tensorprobe.store.entry_file import EntryFile, map_file, open_entry_file
+from tensorprobe.store.entry_file import DAMAGED, EntryFile, map_file, open_entry_file
 from tensorprobe.store.error_log import read_error_log
+from tensorprobe.store.json_text import collector_paused
 from tensorprobe.store.layout import (
     DATA_FOLDER,
     ERROR_LOG,
@@ -32,6 +33,8 @@ from tensorprobe.store.layout import (
     TUPLES_KEY,
 )
 from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder, is_size
+from tensorprobe.store.leaf_walk import LeafWalker
+from tensorprobe.store.leaves import CallLeaves
 
 __all__ = ["open_rank_file"]
 
@@ -141,6 +144,17 @@ class _EntrySource:
         problems: list[str] = []
         return self._call(name, self._entries.read(name), problems), problems
 
+    def leaves(self) -> Iterator[CallLeaves | str]:
+        walk = LeafWalker(self._shapes, is_saved=self._is_saved).call
+        for names in self._entries.batches():
+            with collector_paused():
+                # The parsed entries are gone before the collector can walk through them.
+                calls = [
+                    name if raw is DAMAGED else walk(name, raw) or name
+                    for name, raw in zip(names, self._entries.read_many(names), strict=True)
+                ]
+            yield from calls
+
     def _call(self, name: str, raw: Any, problems: list[str]) -> CallRecord:
         decoder = LeafDecoder(problems, self._shapes)
         decode = decoder.decode
@@ -205,6 +219,9 @@ class _StructureSource:
 
     def read(self, name: str) -> tuple[CallRecord, list[str]]:
         return CallRecord(name), []
+
+    def leaves(self) -> Iterator[CallLeaves | str]:
+        return iter(self.names)
 
 
 def _with_tuples(call: CallRecord, paths: Any) -> CallRecord:

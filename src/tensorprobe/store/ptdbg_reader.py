@@ -10,7 +10,7 @@ index that they leave out is kept as an unknown value.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from tensorprobe.store.dump import RankDump
 from tensorprobe.store.entry_file import map_file
 from tensorprobe.store.json_text import parse_json
 from tensorprobe.store.leaf_decode import is_size
+from tensorprobe.store.leaves import CallLeaves
 
 __all__ = ["open_ptdbg_file"]
 
@@ -97,6 +98,9 @@ class _PtdbgSource:
         sections = self._calls[name]
         inputs, outputs = _values(sections, "input"), _values(sections, "output")
         return CallRecord(name, inputs=inputs, outputs=outputs), []
+
+    def leaves(self) -> Iterator[CallLeaves | str]:
+        return iter(self.names)
 
     def add_line(self, line: Any, *, has_data: bool) -> None:
         match line:

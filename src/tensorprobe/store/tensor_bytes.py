@@ -10,7 +10,6 @@ Given the right checksum, the pieces are byte for byte what `torch.save` (2.13, 
 from __future__ import annotations
 
 import io
-import itertools
 import math
 import os
 import sys
@@ -26,6 +25,7 @@ import numpy.typing as npt
 
 from tensorprobe.dtypes import DType
 from tensorprobe.errors import TensorFileError
+from tensorprobe.new_file import new_file
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["Piece", "npy_pieces", "pt_pieces", "write_whole_file"]
@@ -99,36 +99,11 @@ def write_whole_file(path: Path, pieces: Sequence[Piece]) -> None:
     Raises:
         OSError: as the system gave it; no other file is left behind.
     """
-    hidden, fd = _open_hidden(path.parent)
-    try:
-        try:
-            _write_all(fd, pieces)
-        finally:
-            os.close(fd)
-        hidden.replace(path)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
+    with new_file(path) as fd:
+        _write_all(fd, pieces)
 
 
-# One sequence for all threads of a process: its next() is atomic.
-_HIDDEN_NUMBERS = itertools.count()
-_HIDDEN_ATTEMPTS = 1000
 _MAX_PIECES_PER_WRITE = min(os.sysconf("SC_IOV_MAX"), 1024)
-
-
-def _open_hidden(folder: Path) -> tuple[Path, int]:
-    """Create a file with a name of its own; short, as the final one may use all 255 bytes."""
-    for attempt in itertools.count(1):
-        hidden = folder / f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}"
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            return hidden, os.open(hidden, flags, 0o666)
-        except FileExistsError:
-            # Left by a killed process, or made by one of the same number on another machine.
-            if attempt == _HIDDEN_ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
 
 
 def _write_all(fd: int, pieces: Sequence[Piece]) -> None:

@@ -1,0 +1,91 @@
+"""Judge a pair: differences of statistics, Result, Accuracy Reached or Not, and the messages."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tensorprobe.compare.leaves import Leaf
+
+__all__ = [
+    "BENCH_UNMATCHED",
+    "FUZZY",
+    "GRAD_INCONSISTENT",
+    "NEEDS_CHECK",
+    "NO_BENCH",
+    "NO_BENCH_FILE",
+    "NO_CANDIDATE_FILE",
+    "StatisticsDifference",
+    "differences_of",
+    "reaches_accuracy",
+]
+
+# The texts are part of the table's format; the spaces at their ends separate one from the next.
+NEEDS_CHECK = "Need double check api accuracy. "
+FUZZY = " Fuzzy matching data, the comparison accuracy may be affected."
+NO_BENCH = "No bench data matched."
+NO_CANDIDATE_FILE = "NPU does not have data file."
+NO_BENCH_FILE = "Bench does not have data file."
+BENCH_UNMATCHED = "Bench api/module unmatched."
+GRAD_INCONSISTENT = "Requires_grad inconsistent. "
+
+_LARGEST_RELATIVE_ERROR = 0.5
+_NUMBERS = (float, int)
+
+
+class StatisticsDifference(NamedTuple):
+    """What the four statistics of a pair say: the eight cells, and whether one is far off."""
+
+    cells: tuple[Any, ...]
+    is_far: bool
+
+
+def differences_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
+    """Subtract the statistics of the reference from those of the candidate."""
+    differences: list[Any] = []
+    relatives: list[Any] = []
+    is_far = False
+    for ours, theirs in zip(candidate[4:8], reference[4:8], strict=True):
+        if type(ours) not in _NUMBERS or type(theirs) not in _NUMBERS:
+            differences.append("N/A")
+            relatives.append("N/A")
+            continue
+        try:
+            difference = ours - theirs
+            relative = abs(difference / theirs) if theirs else None
+        except OverflowError:  # whole numbers that no float can hold
+            difference, relative = math.nan, math.nan
+        if difference != difference:
+            differences.append("Nan")
+            relatives.append("Nan")
+            continue
+        differences.append(difference)
+        if relative is None:
+            relatives.append("N/A")
+            is_far = is_far or difference != 0
+        elif relative != relative:
+            relatives.append("Nan")
+        else:
+            relatives.append(f"{relative * 100}%")
+            is_far = is_far or relative > _LARGEST_RELATIVE_ERROR
+    return StatisticsDifference((*differences, *relatives), is_far)
+
+
+def reaches_accuracy(cosine: Any, max_abs_error: Any) -> str:
+    """Say whether a pair of real data agrees well enough: Yes, No, None or Unmatched.
+
+    >>> reaches_accuracy(0.98, 0.01), reaches_accuracy(0.98, 0.0001), reaches_accuracy(1.0, 2.0)
+    ('No', 'Yes', 'No')
+    >>> reaches_accuracy("N/A", "N/A"), reaches_accuracy("unsupported", 0.0)
+    ('No', 'None')
+    """
+    if cosine == "shape unmatched":
+        return "Unmatched"
+    if cosine == "N/A" or max_abs_error == "N/A":
+        return "No"
+    try:
+        similarity, error = float(cosine), float(max_abs_error)
+    except (TypeError, ValueError):
+        return "None"
+    misses = (similarity < 0.99 and error > 0.001) or similarity < 0.9 or error > 1
+    return "No" if misses else "Yes"

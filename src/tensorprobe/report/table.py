@@ -1,0 +1,65 @@
+"""A table as every writer takes it: a title, a header, and rows that may be made as they are read.
+
+    Table ─► write_xlsx (report.xlsx)   sheets, colours, filter
+          ├► write_csv (report.csv_table)
+          └► write_json (report.json_table)
+
+A table may be longer than memory: rows are taken one after the other and never kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from tensorprobe.errors import ReportError
+from tensorprobe.new_file import new_file
+
+__all__ = ["Cell", "Fill", "Table", "new_report"]
+
+Cell: TypeAlias = str | float | int | bool | None
+Fill: TypeAlias = Literal["red", "yellow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table.
+
+    Attributes:
+        title: what the sheet is called.
+        header: the columns' titles.
+        rows: the cells, row by row; None is an empty cell.
+        fills: what stands out: a row by its number from 0, or one cell by (row, column). It is
+            asked when a row is written, so that it may grow while the rows are made.
+        widths: how many characters wide the columns are; empty: as their first rows need.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: Iterable[Sequence[Cell]]
+    fills: Mapping[int | tuple[int, int], Fill] = field(default_factory=dict)
+    widths: tuple[float, ...] = ()
+
+
+@contextmanager
+def new_report(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Give the descriptor of a result file that appears when it is whole.
+
+    Raises:
+        ReportError: the system refused to make, fill or name it.
+    """
+    target = Path(path)
+    try:
+        with new_file(target) as descriptor:
+            yield descriptor
+    except (OSError, ValueError) as err:
+        if isinstance(err, ValueError) and "embedded null" not in str(err):
+            raise
+        reason = err.strerror if isinstance(err, OSError) else "no file can have this name"
+        raise ReportError(
+            f"{str(target)!r} cannot be written: {reason}; check the folder and its free space"
+        ) from err
