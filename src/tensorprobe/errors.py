@@ -3,11 +3,8 @@
     TensorprobeError
     ├── ConfigError           a configuration that cannot be used
     ├── NameFormatError       a text that is not a call or value name
-<<<<<<< HEAD
     ├── RebuildError          a recorded call that cannot be made again
-=======
     ├── ReportError           a result file that cannot be written
->>>>>>> 993863a2ba19fe6ea2a038f54321ac48a0fdf21d
     └── DumpError             a dump, or a file of one, that cannot be read or written
         ├── UnsafeFileError   a file that asks for more than data: code, a path outside its folder
         ├── NewerFormatError  a dump that a newer tensorprobe wrote
@@ -24,11 +21,8 @@ __all__ = [
     "DumpError",
     "NameFormatError",
     "NewerFormatError",
-<<<<<<< HEAD
     "RebuildError",
-=======
     "ReportError",
->>>>>>> 993863a2ba19fe6ea2a038f54321ac48a0fdf21d
     "TensorFileError",
     "TensorprobeError",
     "UnsafeFileError",
@@ -47,13 +41,12 @@ class NameFormatError(TensorprobeError):
     """A text that is not the name of a call or of a value."""
 
 
-<<<<<<< HEAD
 class RebuildError(TensorprobeError):
     """A recorded call that cannot be made again: no such function here, or a lost argument."""
-=======
+
+
 class ReportError(TensorprobeError):
     """A result file that cannot be written."""
->>>>>>> 993863a2ba19fe6ea2a038f54321ac48a0fdf21d
 
 
 class DumpError(TensorprobeError):

@@ -6,11 +6,12 @@ though they are made in its backward pass: they are moved there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.blame.sides import Side
+from tensorprobe.compare.align import align_names
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
 from tensorprobe.records import CallRecord
@@ -49,18 +50,24 @@ def phase_of(name: str) -> Phase:
 def pair_calls(candidate: Side, reference: Side) -> list[CallPair]:
     """Return every call of both runs in the order of the candidate's.
 
-    A call that only the reference has stands after the one that it follows there.
+    Calls are paired by name. Where one run has calls that the other has not, call numbers behind
+    them are shifted, and calls are paired by their order instead. A call that only the reference
+    has stands after the one that it follows there.
     """
-    names = _merge(_run_order(candidate.calls), _run_order(reference.calls))
+    ours, theirs = _run_order(candidate.calls), _run_order(reference.calls)
+    if ours == theirs:
+        partners = {name: name for name in ours}
+    else:
+        partners = align_names(ours, theirs)
     return [
         CallPair(
             position,
-            name,
-            phase_of(name),
-            candidate.calls.get(name),
-            reference.calls.get(name),
+            name if name is not None else str(other),
+            phase_of(name if name is not None else str(other)),
+            None if name is None else candidate.calls[name],
+            None if other is None else reference.calls[other],
         )
-        for position, name in enumerate(names)
+        for position, (name, other) in enumerate(_merge(ours, theirs, partners))
     ]
 
 
@@ -87,19 +94,19 @@ def _run_order(names: Iterable[str]) -> list[str]:
     return result + [name for names in waiting.values() for name in names]
 
 
-def _merge(ours: list[str], theirs: list[str]) -> list[str]:
-    known = set(ours)
-    if known.issuperset(theirs):
-        return ours
-    after: dict[str | None, list[str]] = {}
-    last: str | None = None
-    for name in theirs:
-        if name in known:
-            last = name
-        else:
-            after.setdefault(last, []).append(name)
-    merged = after.get(None, [])[:]
+def _merge(
+    ours: list[str], theirs: list[str], partners: Mapping[str, str]
+) -> Iterator[tuple[str | None, str | None]]:
+    """Yield the pairs in the order of the candidate, what only the reference has in its place."""
+    paired = set(partners.values())
+    waiting = iter(theirs)
     for name in ours:
-        merged.append(name)
-        merged += after.get(name, [])
-    return merged
+        partner = partners.get(name)
+        if partner is not None:
+            for other in waiting:
+                if other == partner:
+                    break
+                if other not in paired:
+                    yield None, other
+        yield name, partner
+    yield from ((None, other) for other in waiting if other not in paired)

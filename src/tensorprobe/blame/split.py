@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tensorprobe.blame.agreement import is_float
+from tensorprobe.blame.module_replay import replay_module_backward, replay_module_forward
 from tensorprobe.blame.noise import (
     SIGNIFICANT_BITS,
     Floor,
@@ -36,9 +38,16 @@ from tensorprobe.blame.replay import (
 )
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
+from tensorprobe.names import (
+    ModuleCall,
+    ParameterGradients,
+    forward_of,
+    is_parameter_gradients,
+    parse_call,
+)
 from tensorprobe.records import CallRecord, TensorValue
 
-__all__ = ["CallSplit", "MadeHere", "OutputSplit", "split_call"]
+__all__ = ["CallSplit", "MadeHere", "OutputSplit", "results_of", "split_call"]
 
 _DRAWS = 3
 _SHAKE = 2.0**-24
@@ -143,11 +152,16 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     found, skipped = [], []
     sizes = _input_sizes(ours, candidate)
     for index, (mine, other) in enumerate(
-        zip(flat_tensors(ours.outputs), flat_tensors(theirs.outputs), strict=False)
+        zip(results_of(ours), results_of(theirs), strict=False)
     ):
-        place = f"output.{index}"
+        place = _place(ours, index)
         if mine is None or other is None:
             continue
+        if mine.shape != other.shape and exact:
+            shaped = _split_shapes(place, mine, other, replay_ours, replay_theirs, index)
+            if shaped is not None:
+                found.append(shaped)
+                continue
         if mine.shape != other.shape:
             skipped.append(f"{place}: shape {list(mine.shape)} against {list(other.shape)}")
             continue
@@ -181,23 +195,56 @@ class _Job:
 
 def _replayer(call: CallRecord, side: Side, *, exact: bool) -> _Replay:
     """Return a function that replays a call in one preparation, shaken by the n-th draw."""
-    from tensorprobe.names import forward_of
-
-    is_backward = forward_of(call.name) != call.name
-    forward = side.calls.get(forward_of(call.name)) if is_backward else call
-    if forward is None:
-        raise RebuildError(f"{call.name}: its forward call was not recorded")
+    start = _start_of(call, side)
+    forward, backward = start
     output = next((v for v in flat_tensors(forward.outputs) if v is not None), None)
-    short = None if output is None else getattr(torch, output.dtype.removeprefix("torch."))
+    short = None if output is None else getattr(torch, output.dtype.removeprefix("torch."), None)
+    is_module = isinstance(parse_call(forward.name), ModuleCall)
 
     @functools.cache
     def replay(preparation: str, draw: int) -> Readings:
         prepare = _preparation(preparation, short, draw)
-        if is_backward:
-            return replay_backward(call, forward, side.load, prepare)
-        return replay_forward(call, side.load, prepare, exact=exact)
+        if is_module:
+            if backward is None:
+                return replay_module_forward(forward, side.load, prepare)
+            readings = replay_module_backward(backward, forward, side.load, prepare)
+            return {_wanted_reading(call): readings[_wanted_reading(call)]}
+        if backward is None:
+            return replay_forward(forward, side.load, prepare, exact=exact)
+        return replay_backward(backward, forward, side.load, prepare)
 
     return replay
+
+
+def _wanted_reading(call: CallRecord) -> str:
+    return "parameters" if is_parameter_gradients(call.name) else "arguments"
+
+
+def _start_of(call: CallRecord, side: Side) -> tuple[CallRecord, CallRecord | None]:
+    """Return the forward call and, for gradients, the backward call that a replay starts from.
+
+    Raises:
+        RebuildError: one of them was not recorded, or a module ran more than once, so that its
+            parameters' gradients are a sum.
+    """
+    name = parse_call(call.name)
+    if isinstance(name, ParameterGradients):
+        number = name.number or 0
+        calls = [
+            side.calls.get(str(ModuleCall(name.path, name.class_name, direction, number)))
+            for direction in ("forward", "backward")
+        ]
+        again = str(ModuleCall(name.path, name.class_name, "forward", 1))
+        if calls[0] is None or calls[1] is None or again in side.calls:
+            raise RebuildError(f"{call.name}: the calls that it sums up are not one")
+        return calls[0], calls[1]
+    start = forward_of(call.name)
+    if start == call.name:
+        return call, None
+    forward = side.calls.get(start)
+    if forward is None:
+        raise RebuildError(f"{call.name}: its forward call was not recorded")
+    return forward, call
 
 
 def _preparation(kind: str, short: torch.dtype | None, draw: int) -> Prepare:
@@ -220,13 +267,26 @@ def _preparation(kind: str, short: torch.dtype | None, draw: int) -> Prepare:
 
 
 def _input_sizes(call: CallRecord, side: Side) -> tuple[tuple[int, ...], ...]:
-    from tensorprobe.names import forward_of
+    forward, backward = _start_of(call, side)
+    values = [*flat_tensors(forward.inputs), *flat_tensors(list((forward.parameters or {}).values()))]
+    if backward is not None:
+        values += flat_tensors(backward.inputs)
+    return tuple(
+        value.shape for value in values if value is not None and is_float(value)
+    )
 
-    values = [value for value in flat_tensors(call.inputs) if value is not None]
-    forward = side.calls.get(forward_of(call.name))
-    if forward is not None and forward is not call:
-        values += [value for value in flat_tensors(forward.inputs) if value is not None]
-    return tuple(value.shape for value in values if value.dtype.startswith(("torch.f", "torch.b")))
+
+def results_of(call: CallRecord) -> list[TensorValue | None]:
+    """Return the tensors that a call gave: its outputs, or the gradients of its parameters."""
+    if is_parameter_gradients(call.name):
+        return list(flat_tensors(list((call.parameters or {}).values())))
+    return list(flat_tensors(call.outputs))
+
+
+def _place(call: CallRecord, index: int) -> str:
+    if is_parameter_gradients(call.name):
+        return list(call.parameters or {})[index]
+    return f"output.{index}"
 
 
 def _terms(job: _Job, count: int) -> float:
@@ -270,6 +330,32 @@ def _split_exact(
         _measure_exact(wanted, other),
         _distance(mine, other),
         distance,
+    )
+
+
+def _split_shapes(
+    place: str,
+    mine: TensorValue,
+    other: TensorValue,
+    replay_ours: _Replay,
+    replay_theirs: _Replay,
+    index: int,
+) -> OutputSplit | None:
+    """Return a split where an exact operation gave a shape that its own inputs do not."""
+    fits = []
+    for replay, value in ((replay_ours, mine), (replay_theirs, other)):
+        results = replay("own", 0)["outputs"]
+        replayed = results[index] if index < len(results) else None
+        if replayed is None:
+            return None
+        fits.append(tuple(replayed.shape) == value.shape)
+    if not fits[1]:
+        return None
+    count = math.prod(mine.shape)
+    wrong = MadeHere(math.inf, (math.inf,), (math.inf,), unequal=count or 1, spikes=count)
+    made = MadeHere() if fits[0] else wrong
+    return OutputSplit(
+        place, mine.dtype, count, True, True, (0.0,), made, MadeHere(), math.inf, math.inf
     )
 
 
