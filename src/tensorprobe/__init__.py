@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tensorprobe._version import __version__
 
 if TYPE_CHECKING:
+    from tensorprobe.blame import blame
     from tensorprobe.capture import (
         PrecisionDebugger,
         module_dump,
@@ -31,6 +32,7 @@ __all__ = [
     "RankDump",
     "TensorprobeError",
     "__version__",
+    "blame",
     "compare",
     "load_config",
     "module_dump",
@@ -47,6 +49,7 @@ _HOMES = {
     "PrecisionDebugger": "capture",
     "RankDump": "store",
     "TensorprobeError": "errors",
+    "blame": "blame",
     "compare": "compare",
     "load_config": "config",
     "module_dump": "capture",

@@ -1,22 +1,27 @@
-"""Name the operation at fault, not the ones that suffer from it."""
+"""Name the operation at fault, not the ones that suffer from it.
+
+    two dumps ─► order ─► agreement ─► replay, noise ─► suspicion ─► causes ─► conclusion ─► text
+
+The room has the name of its one public function, and can be called like it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+from types import ModuleType
+from typing import Any
 
-from tensorprobe.blame.analyse import analyse_rank
-from tensorprobe.store import open_dump
+from tensorprobe.blame.conclusion import Accused, Conclusion
+from tensorprobe.blame.run import blame
 
-
-@dataclass
-class A:
-    culprit: str | None
-    analysis: object
+__all__ = ["Accused", "Conclusion", "blame"]
 
 
-def blame(c: Path, r: Path) -> A:
-    a = analyse_rank(open_dump(c).parts[0], open_dump(r).parts[0])
-    if a.suspects and (a.start.kind in ("none", "state") or a.suspects[0].basis == "replay"):
-        return A(a.suspects[0].call, a)
-    return A(None, a)
+class _Room(ModuleType):
+    """`tensorprobe.blame` names the function, whether or not the room was imported before."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Conclusion:
+        return blame(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Room

@@ -1,7 +1,7 @@
 """How far two runs' tensors are apart, from whatever was recorded: data, statistics or a checksum.
 
-A distance is relative to the size of the tensor, and the largest of what is known of it: one element
-that is off is not washed out by the others.
+A distance is relative to the size of the tensor, and the largest of what is known of it: one
+element that is off is not washed out by the others.
 
     data          norm of the difference over the norm; largest difference over the largest element
     statistics    change of max, min and mean over the largest element; change of norm over the norm
@@ -21,7 +21,17 @@ from tensorprobe.metrics.pair import measure_pair
 from tensorprobe.metrics.pair_numbers import Unavailable, relative_distance
 from tensorprobe.records import Leaf, TensorValue
 
-__all__ = ["CallAgreement", "Distance", "Meter", "is_float", "largest_element", "statistics_key"]
+__all__ = [
+    "CallAgreement",
+    "Distance",
+    "Meter",
+    "is_float",
+    "largest_element",
+    "significant_bits",
+    "statistics_key",
+]
+
+_BITS = {"torch.float64": 53, "torch.float32": 24, "torch.float16": 11, "torch.bfloat16": 8}
 
 StatisticsKey = tuple[int, float, float, float, float]
 
@@ -57,8 +67,8 @@ class Meter:
     """Measures pairs of tensors, each once.
 
     A tensor is recorded where it comes out of a call and where it goes into others; statistics to
-    the last digit on both sides tell that it is the same pair. What comes out is always measured: an
-    operation that puts the right values into wrong places keeps all statistics.
+    the last digit on both sides tell that it is the same pair. What comes out is always measured:
+    an operation that puts the right values into wrong places keeps all statistics.
     """
 
     def __init__(self, candidate: Side, reference: Side) -> None:
@@ -71,7 +81,8 @@ class Meter:
         if pair.candidate is None or pair.reference is None:
             return CallAgreement((), ())
         theirs = {_place(leaf): leaf.value for leaf in pair.reference.leaves()}
-        inputs, outputs = [], []
+        inputs: list[Distance] = []
+        outputs: list[Distance] = []
         for leaf in pair.candidate.leaves():
             place = _place(leaf)
             other = theirs.get(place)
@@ -173,3 +184,10 @@ def is_float(value: TensorValue) -> bool:
     """Whether a tensor holds numbers that are rounded."""
     dtype = dtype_named(value.dtype)
     return dtype is not None and dtype.kind in ("float", "complex")
+
+
+def significant_bits(dtype: str) -> int:
+    """Return the significant bits of a float type by its name; 53 for types without rounding."""
+    if dtype.startswith("torch.float8"):
+        return 3
+    return _BITS.get(dtype, 53)

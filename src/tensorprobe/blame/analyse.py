@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Meter, is_float
-from tensorprobe.blame.explain import Unexplained, explain_call, significant_bits
+from tensorprobe.blame.agreement import CallAgreement, Meter, is_float, significant_bits
+from tensorprobe.blame.explain import Unexplained, explain_call
 from tensorprobe.blame.gaps import find_gap_suspect
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.operations import MATRIX, RANDOM, UNINITIALISED, operation_of
@@ -160,9 +160,7 @@ class _Walk:
         work: the roundoff of matrix products, where the first of them shows it; else 0.
     """
 
-    def __init__(
-        self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]
-    ) -> None:
+    def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
         self.unexplained: dict[str, Unexplained] = {}
         self.ratios: dict[str, float] = {}
         self.work = self._find_work(pairs, agreements)
@@ -184,9 +182,7 @@ class _Walk:
                 self.usual = distances[len(distances) // 2] if distances else 0.0
 
     @staticmethod
-    def _find_work(
-        pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]
-    ) -> float:
+    def _find_work(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> float:
         """Return the roundoff that the run's first matrix product with equal inputs works in."""
         for pair in pairs:
             if operation_of(pair.name) not in MATRIX or pair.phase != "forward":
@@ -354,9 +350,7 @@ def _judge_sequence(
         for distance in agreements[follower.name].inputs:
             bits = significant_bits(distance.candidate.dtype)
             if distance.value > max(256 * 2.0**-bits, 64 * walk.usual):
-                return Suspect(
-                    pair.name, pair.position, pair.phase, "", "sequence", math.inf
-                )
+                return Suspect(pair.name, pair.position, pair.phase, "", "sequence", math.inf)
     return None
 
 

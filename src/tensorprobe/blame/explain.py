@@ -5,9 +5,10 @@ The distance that rounding and the inputs' own distance excuse, relative to the 
     allowed = slack * (roundings * gain + inherited * gain)
 
 `gain` is how much larger what goes into the sums is than what comes out of them, the price of
-cancellation: for a product of matrices sqrt(n) * |a| * |b| / |result| in largest elements. Of a
-tensor that differs only statistics may be known, which show less than its elements do; so what is
-inherited is at least the distance that tensors before it usually have in this run.
+cancellation: for a product of matrices sqrt(n) * |a| * |b| over the largest result, with root mean
+squares for |a| and |b|. Of a tensor that differs only statistics may be known, which show less than
+its elements do; so what is inherited is at least the distance that tensors before it have in this
+run, and a copy of a part of it may show what the whole hid.
 """
 
 from __future__ import annotations
@@ -16,16 +17,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, largest_element
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    Distance,
+    is_float,
+    largest_element,
+    significant_bits,
+)
 from tensorprobe.blame.operations import EXACT, MATRIX, RANDOM, ROUNDED_ONCE, operation_of
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Unexplained", "explain_call", "significant_bits"]
+__all__ = ["Unexplained", "explain_call"]
 
-# Rounding errors of a few independent steps; a module is many.
-_SLACK = 8.0
-_MODULE_SLACK = 64.0
-_BITS = {"torch.float64": 53, "torch.float32": 24, "torch.float16": 11, "torch.bfloat16": 8}
+# What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
+# below 2 of it. A module is many steps, each of which may be eight times off the other way.
+_SLACK = 5.0
+_MODULE_SLACK = 40.0
+# Rows of a matrix differ in size; four standard deviations cover their tails.
+_TAILS = 4.0
 _PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
 
 
@@ -44,13 +53,6 @@ class Unexplained:
     allowed: float
     inherited: float
     times: float
-
-
-def significant_bits(dtype: str) -> int:
-    """Return the significant bits of a float type by its name; 53 for types without rounding."""
-    if dtype.startswith("torch.float8"):
-        return 3
-    return _BITS.get(dtype, 53)
 
 
 def explain_call(
@@ -108,7 +110,8 @@ def _explain(
     if unknown:
         return None
     if not is_float(output.candidate) or (operation in EXACT and pair.phase == "forward"):
-        if inherited == 0 and operation not in RANDOM:
+        hidden = output.basis == "statistics" and background > 0
+        if inherited == 0 and operation not in RANDOM and not hidden:
             return Unexplained(output, 0.0, 0.0, math.inf)
         if not is_float(output.candidate):
             return None
@@ -129,7 +132,8 @@ def _explain(
     if operation in MATRIX or is_module:
         roundings += work * gain
     if operation in EXACT and pair.phase == "forward":
-        roundings = 0.0
+        hidden = output.basis == "statistics" and background > 0
+        roundings = own if hidden else 0.0
     slack = _MODULE_SLACK if is_module else _SLACK
     allowed = slack * (roundings + gain * max(inherited, background))
     if output.value <= allowed:
@@ -160,23 +164,42 @@ def _gain(
 ) -> float:
     """Return how much larger what goes into a result is than the result itself, at least 1."""
     size = largest_element(output.reference)
-    if not size:
+    floats = [d for d in given if is_float(d.reference)]
+    if not size or not floats:
         return 1.0
-    sizes = sorted(
-        (largest_element(d.reference) for d in given if is_float(d.reference)), reverse=True
-    )
-    others = [largest_element(d.reference) for d in saved if is_float(d.reference)]
-    if not sizes:
-        return 1.0
+    if operation in MATRIX:
+        return max(1.0, _product_size(output, floats, saved, terms) / size)
+    sizes = sorted((largest_element(d.reference) for d in floats), reverse=True)
     summed = sizes[0]
     if operation in _PRODUCTS:
-        partner = max([*sizes[1:], *others], default=1.0)
-        summed *= partner * (math.sqrt(terms) if operation in MATRIX else 1.0)
-    elif others:
-        summed *= max(1.0, *others)
+        summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
+    elif saved:
+        summed *= max(1.0, *(largest_element(d.reference) for d in saved if is_float(d.reference)))
     # A gradient that is summed over what was broadcast.
     count = max(1, math.prod(output.candidate.shape))
     most = max((math.prod(d.candidate.shape) for d in given), default=1)
-    if most > count and operation not in MATRIX:
+    if most > count:
         summed *= math.sqrt(most / count)
     return max(1.0, summed / size)
+
+
+def _product_size(
+    output: Distance, floats: Sequence[Distance], saved: Sequence[Distance], terms: float
+) -> float:
+    """Return the size of what an element of a matrix product sums, cancellation left out."""
+    factors = [_root_mean_square(d) for d in floats]
+    if saved:
+        # A gradient is a product of what arrived with the argument that it is not the gradient of.
+        count = math.prod(output.candidate.shape)
+        others = [d for d in saved if is_float(d.reference) and d.place.startswith("input")]
+        partners = [d for d in others if math.prod(d.candidate.shape) != count] or others
+        factors = [*factors[:1], max((_root_mean_square(d) for d in partners), default=1.0)]
+    product = math.prod(sorted(factors, reverse=True)[:2])
+    return _TAILS * math.sqrt(terms) * product
+
+
+def _root_mean_square(distance: Distance) -> float:
+    value = distance.reference
+    norm = 0.0 if value.norm is None else float(value.norm)
+    count = max(1, math.prod(value.shape))
+    return norm / math.sqrt(count) if math.isfinite(norm) else largest_element(value)

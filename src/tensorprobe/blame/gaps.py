@@ -1,8 +1,8 @@
 """Find a backward node that was not recorded but computed something else.
 
-Some tools record only the last autograd node of a call. What its other nodes make shows first in the
-gradient that arrives at the call before: the sum of what all users of its result send back. That
-sum is replayed here from the users' own recorded gradients.
+Some tools record only the last autograd node of a call. What its other nodes make shows first in
+the gradient that arrives at the call before: the sum of what all users of its result send back.
+That sum is replayed here from the users' own recorded gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.agreement import CallAgreement, statistics_key
+from tensorprobe.blame.agreement import CallAgreement, significant_bits, statistics_key
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import flat_tensors, replay_backward
@@ -73,7 +73,6 @@ def find_gap_suspect(
 
 
 def _roundoff(value: TensorValue) -> float:
-    from tensorprobe.blame.explain import significant_bits
 
     return 2.0 ** -significant_bits(value.dtype)
 
@@ -114,7 +113,8 @@ def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:
     return [
         use
         for use in links.users.get(key, [])
-        if isinstance(parse_call(use.call), ApiCall) and use.place.startswith("input.")
+        if isinstance(parse_call(use.call), ApiCall)
+        and use.place.startswith("input.")
         # A view that hooks add shares the content but is no step of its own.
         and not use.call.startswith("Tensor.view_as.")
         and _backward_of(use.call) in side.calls
@@ -151,9 +151,7 @@ def _gradient_of(use: Use, side: Side) -> torch.Tensor:
         lambda t: t.to(torch.float64) if t.is_floating_point() else t,
     )
     tensors = [
-        index
-        for index, value in enumerate(forward.inputs or ())
-        if isinstance(value, TensorValue)
+        index for index, value in enumerate(forward.inputs or ()) if isinstance(value, TensorValue)
     ]
     index = int(use.place.removeprefix("input.").partition(".")[0])
     results = readings.get("arguments", [])

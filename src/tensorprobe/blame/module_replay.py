@@ -79,9 +79,7 @@ def _given(call: CallRecord, load: Load) -> tuple[list[torch.Tensor], dict[str, 
     return inputs, parameters
 
 
-def _run(
-    call: CallRecord, inputs: Sequence[torch.Tensor], parameters: _Parameters
-) -> torch.Tensor:
+def _run(call: CallRecord, inputs: Sequence[torch.Tensor], parameters: _Parameters) -> torch.Tensor:
     name = parse_call(call.name)
     function = _FUNCTIONS.get(name.class_name) if isinstance(name, ModuleCall) else None
     if function is None:

@@ -6,14 +6,14 @@ the mean. A kernel that accumulates n terms one after the other in a type of rou
 to about u * sqrt(n) times the size of what it sums, if its rounding errors are independent (the
 usual case, Higham & Mary 2019); the worst case, n instead of sqrt(n), needs errors that conspire.
 
-What "the size of what it sums" is depends on the values, so it is not guessed but measured: the call
-is replayed with every input shaken by one rounding of relative size u. The spread of the results
-(`spread`, one standard deviation for each element) is what one rounding of each input costs here,
-cancellation and conditioning included.
+What "the size of what it sums" is depends on the values, so it is not guessed but measured: the
+call is replayed with every input shaken by one rounding of relative size u. The spread of the
+results (`spread`, one standard deviation for each element) is what one rounding of each input costs
+here, cancellation and conditioning included.
 
-    floor of an element = half_ulp(result)                         the result is rounded
-                        + (2 + sqrt(n)) * spread(u_accumulate)     sums, in the order least favourable
-                        + 4 * spread(u_work)                       operands or steps of fewer bits
+    floor of an element = half_ulp(result)                        the result is rounded
+                        + (2 + sqrt(n)) * spread(u_accumulate)    sums, in the least lucky order
+                        + 4 * spread(u_work)                      operands or steps of fewer bits
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = [
     "SIGNIFICANT_BITS",
     "Floor",
     "accumulation_roundoff",
+    "dtype_of",
     "half_ulp",
     "rounds_once",
     "unit_roundoff",
@@ -50,6 +51,16 @@ _TF32_ROUNDOFF = 2.0**-11
 _BFLOAT16_ROUNDOFF = 2.0**-8
 # An operand's rounding is one draw per element: four standard deviations cover all but 6e-5.
 _SPREADS = 4.0
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the type that torch prints under a name.
+
+    >>> dtype_of("torch.float32")
+    torch.float32
+    """
+    dtype: torch.dtype = getattr(torch, name.removeprefix("torch."))
+    return dtype
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:

@@ -19,6 +19,11 @@ __all__ = [
     "operation_of",
 ]
 
+
+def _set_of(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 _MOVING = (
     "T alias as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to cat chunk "
     "clone column_stack concat concatenate contiguous cpu cuda detach detach_ diag diag_embed "
@@ -47,46 +52,44 @@ _COMPARING = (
 )
 _MAKING = "empty_like full full_like ones ones_like zeros zeros_like eye arange new_zeros new_ones"
 
-EXACT = frozenset(" ".join((_MOVING, _PICKING, _CASTING, _COMPARING, _MAKING)).split())
+EXACT = _set_of(" ".join((_MOVING, _PICKING, _CASTING, _COMPARING, _MAKING)))
 """Operations whose results are copies, choices or comparisons: no rounding excuses a difference."""
 
-MATRIX = frozenset(
+MATRIX = _set_of(
     "linear matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm addmv mv dot vdot inner "
     "einsum tensordot chain_matmul multi_dot bilinear conv1d conv2d conv3d conv_transpose1d "
     "conv_transpose2d conv_transpose3d scaled_dot_product_attention "
-    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell".split()
+    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell"
 )
 """Operations made of matrix products: devices may run them on operands of fewer bits."""
 
-_FUSED_MATRIX = frozenset(
+_FUSED_MATRIX = _set_of(
     "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu "
-    "lstm_cell gru_cell".split()
+    "lstm_cell gru_cell"
 )
 
-ROUNDED_ONCE = (MATRIX - _FUSED_MATRIX) | frozenset(
+ROUNDED_ONCE = (MATRIX - _FUSED_MATRIX) | _set_of(
     "__add__ __radd__ __iadd__ add add_ __sub__ __rsub__ __isub__ sub sub_ rsub __mul__ __rmul__ "
     "__imul__ mul mul_ multiply __truediv__ __rtruediv__ __itruediv__ div div_ true_divide "
     "sqrt rsqrt reciprocal exp log sin cos tanh sigmoid erf sum mean avg_pool1d avg_pool2d "
-    "adaptive_avg_pool1d adaptive_avg_pool2d outer square relu leaky_relu".split()
+    "adaptive_avg_pool1d adaptive_avg_pool2d outer square relu leaky_relu"
 )
 """Operations that every sound kernel computes in float32 or better and rounds once at the end."""
 
-RANDOM = frozenset(
+RANDOM = _set_of(
     "alpha_dropout bernoulli bernoulli_ cauchy_ dropout dropout1d dropout2d dropout3d dropout_ "
     "exponential_ feature_alpha_dropout feature_dropout geometric_ gumbel_softmax log_normal_ "
     "multinomial normal normal_ poisson rand rand_like randint randint_like randn randn_like "
-    "random_ randperm rrelu uniform_".split()
+    "random_ randperm rrelu uniform_"
 )
 """Operations that draw random numbers; the state they draw from is not recorded."""
 
-UNINITIALISED = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided resize_".split()
-)
+UNINITIALISED = _set_of("empty empty_like empty_strided new_empty new_empty_strided resize_")
 """Operations whose results are whatever memory held."""
 
-LOSSES = frozenset(
+LOSSES = _set_of(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits kl_div ctc_loss".split()
+    "binary_cross_entropy_with_logits kl_div ctc_loss"
 )
 """Operations that compare with a target, which is data."""
 

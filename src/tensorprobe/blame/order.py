@@ -55,10 +55,7 @@ def pair_calls(candidate: Side, reference: Side) -> list[CallPair]:
     has stands after the one that it follows there.
     """
     ours, theirs = _run_order(candidate.calls), _run_order(reference.calls)
-    if ours == theirs:
-        partners = {name: name for name in ours}
-    else:
-        partners = align_names(ours, theirs)
+    partners = dict(zip(ours, theirs, strict=True)) if ours == theirs else align_names(ours, theirs)
     return [
         CallPair(
             position,

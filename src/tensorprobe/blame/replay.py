@@ -1,6 +1,6 @@
 """Make a recorded call again on the CPU, from one side's own recorded inputs.
 
-    CallRecord ─► rebuild arguments, each tensor prepared (widened, rounded, shaken) ─► call ─► results
+    CallRecord ─► rebuild arguments, each tensor widened, rounded or shaken ─► call ─► results
 
 A backward call is replayed through autograd: the forward call is made again with its recorded
 inputs, then the recorded gradients of its outputs are sent back. Tools record different things as

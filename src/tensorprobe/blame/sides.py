@@ -1,4 +1,4 @@
-"""One run of the two: its calls by name, and their tensors, each read once for a call's analysis."""
+"""One run of the two: its calls by name, and their tensors, each read once for a call."""
 
 from __future__ import annotations
 

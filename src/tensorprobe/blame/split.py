@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.agreement import is_float
+from tensorprobe.blame.agreement import is_float, significant_bits
 from tensorprobe.blame.module_replay import replay_module_backward, replay_module_forward
 from tensorprobe.blame.noise import (
     SIGNIFICANT_BITS,
@@ -151,9 +151,7 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     replay_theirs = _replayer(theirs, reference, exact=exact)
     found, skipped = [], []
     sizes = _input_sizes(ours, candidate)
-    for index, (mine, other) in enumerate(
-        zip(results_of(ours), results_of(theirs), strict=False)
-    ):
+    for index, (mine, other) in enumerate(zip(results_of(ours), results_of(theirs), strict=False)):
         place = _place(ours, index)
         if mine is None or other is None:
             continue
@@ -200,9 +198,16 @@ def _replayer(call: CallRecord, side: Side, *, exact: bool) -> _Replay:
     output = next((v for v in flat_tensors(forward.outputs) if v is not None), None)
     short = None if output is None else getattr(torch, output.dtype.removeprefix("torch."), None)
     is_module = isinstance(parse_call(forward.name), ModuleCall)
+    casts = short in SIGNIFICANT_BITS and any(
+        significant_bits(value.dtype) > SIGNIFICANT_BITS[short]
+        for value in flat_tensors(forward.inputs)
+        if value is not None and is_float(value)
+    )
 
     @functools.cache
     def replay(preparation: str, draw: int) -> Readings:
+        if preparation == "cast" and not casts:
+            raise RebuildError("nothing is cast")
         prepare = _preparation(preparation, short, draw)
         if is_module:
             if backward is None:
@@ -268,12 +273,13 @@ def _preparation(kind: str, short: torch.dtype | None, draw: int) -> Prepare:
 
 def _input_sizes(call: CallRecord, side: Side) -> tuple[tuple[int, ...], ...]:
     forward, backward = _start_of(call, side)
-    values = [*flat_tensors(forward.inputs), *flat_tensors(list((forward.parameters or {}).values()))]
+    values = [
+        *flat_tensors(forward.inputs),
+        *flat_tensors(list((forward.parameters or {}).values())),
+    ]
     if backward is not None:
         values += flat_tensors(backward.inputs)
-    return tuple(
-        value.shape for value in values if value is not None and is_float(value)
-    )
+    return tuple(value.shape for value in values if value is not None and is_float(value))
 
 
 def results_of(call: CallRecord) -> list[TensorValue | None]:

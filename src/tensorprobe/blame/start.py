@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float
-from tensorprobe.blame.explain import significant_bits
+from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.operations import LOSSES, operation_of
 from tensorprobe.blame.order import CallPair
@@ -65,7 +64,9 @@ def find_start_differences(
                 continue
             seen.add(key)
             if _differs(distance, background):
-                found.append((Use(pair.name, distance.place), distance, _is_data(pair, distance, first)))
+                found.append(
+                    (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
+                )
     places = tuple((use, distance) for use, distance, _ in found)
     if any(is_data for _, _, is_data in found):
         kind: Literal["none", "state", "weights", "data"] = "data"

@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tensorprobe.blame.noise import dtype_of, unit_roundoff
 from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import Phase, phase_of
 from tensorprobe.blame.split import CallSplit, OutputSplit
@@ -155,9 +156,9 @@ def _suspect(
         found.append((peak, "peak"))
     if many and level > _LEVEL * max(1.0, other_level):
         found.append((level, "level"))
-    if many and output.once and output.roundoffs[0] < _roundoff(output.dtype):
-        if index == 0 and level > _ONCE * max(1.0, other_level):
-            found.append((level, "once"))
+    is_short = output.once and output.roundoffs[0] < unit_roundoff(dtype_of(output.dtype))
+    if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level):
+        found.append((level, "once"))
     if many:
         others = [entry for entry in peers.get(_kind(name, output), []) if entry[0] != name]
         if len(others) >= _ENOUGH_PEERS:
@@ -168,11 +169,3 @@ def _suspect(
         return None
     times, measure = max(found)
     return Suspicion(name, output, times, measure, index)
-
-
-def _roundoff(dtype: str) -> float:
-    import torch
-
-    from tensorprobe.blame.noise import unit_roundoff
-
-    return unit_roundoff(getattr(torch, dtype.removeprefix("torch.")))
