@@ -15,6 +15,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,11 @@ KERNELS = PRODUCTS | {
 }
 
 
-class Kernels(TorchDispatchMode):
+class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs some kernels in another way, and one of them wrongly."""
 
     def __init__(self, noise: str, fault: tuple[Any, int, Change] | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.noise, self.fault, self.seen = noise, fault, 0
 
     def __torch_dispatch__(
@@ -74,6 +75,7 @@ class Kernels(TorchDispatchMode):
         return result
 
     def run(self, func: Any, packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a kernel in the way that this noise means."""
         if self.noise == "f64" and packet in KERNELS:
             shorts = {t.dtype for t in flat(args) if t.is_floating_point()}
             wide = func(*mapped(args, lambda t: t.double()), **kwargs)
@@ -116,7 +118,7 @@ def tf32(t: Tensor) -> Tensor:
 # --- faults --------------------------------------------------------------------------------------
 
 
-def on(index: int, change: Callable[[Tensor, tuple[Any, ...]], Tensor]) -> Change:
+def on(index: int, change: Callable[[Tensor, tuple[Any, ...]], Any]) -> Change:
     """Change one of a kernel's results."""
 
     def run(result: Any, args: tuple[Any, ...]) -> Any:
@@ -152,11 +154,11 @@ def shifted(t: Tensor, _: tuple[Any, ...]) -> Tensor:
     return t.roll(1, 0)
 
 
-def missing_bias(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def missing_bias(t: Tensor, args: tuple[Any, ...]) -> Any:
     return t - args[0]
 
 
-def low_accumulation(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def low_accumulation(t: Tensor, args: tuple[Any, ...]) -> Any:
     bias, a, b = args
     total = bias.to(torch.bfloat16).expand_as(t)
     for k in range(a.shape[1]):
@@ -164,25 +166,25 @@ def low_accumulation(t: Tensor, args: tuple[Any, ...]) -> Tensor:
     return total.to(t.dtype)
 
 
-def truncated(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def truncated(t: Tensor, args: tuple[Any, ...]) -> Any:
     bias, a, b = args
     exact = torch.addmm(bias.float(), a.float(), b.float())
     return (exact.view(torch.int32) & ~0xFFFF).view(torch.float32).to(t.dtype)
 
 
-def tanh_gelu(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def tanh_gelu(t: Tensor, args: tuple[Any, ...]) -> Any:
     return functional.gelu(args[0], approximate="tanh")
 
 
-def leaky(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def leaky(t: Tensor, args: tuple[Any, ...]) -> Any:
     return torch.where(args[1] <= 0, args[0] * 0.01, t)
 
 
-def no_sum_term(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def no_sum_term(t: Tensor, args: tuple[Any, ...]) -> Any:
     return args[0] * args[1]
 
 
-def biased_mean(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def biased_mean(t: Tensor, args: tuple[Any, ...]) -> Any:
     return t * 24 / 23
 
 
@@ -191,7 +193,7 @@ def saturated(t: Tensor, _: tuple[Any, ...]) -> Tensor:
     return t.clamp(-limit, limit)
 
 
-def unbiased_norm(t: Tensor, args: tuple[Any, ...]) -> Tensor:
+def unbiased_norm(t: Tensor, args: tuple[Any, ...]) -> Any:
     n = args[0].numel() // args[0].shape[1]
     return t * ((n - 1) / n) ** 0.5
 
@@ -205,10 +207,10 @@ def text(module: nn.Module, **more: Tensor) -> Callable[[], Tensor]:
 
 
 def bert(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    from transformers import BertConfig, BertModel
+    library: Any = import_module("transformers")
 
-    model = BertModel(
-        BertConfig(
+    model = library.BertModel(
+        library.BertConfig(
             vocab_size=60, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
             intermediate_size=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
             attn_implementation="eager",
@@ -219,21 +221,23 @@ def bert(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
 
 
 def t5(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    from transformers import T5Config, T5Model
+    library: Any = import_module("transformers")
 
-    model = T5Model(
-        T5Config(vocab_size=60, d_model=24, d_kv=8, d_ff=40, num_layers=2, num_heads=3,
+    model = library.T5Model(
+        library.T5Config(vocab_size=60, d_model=24, d_kv=8, d_ff=40, num_layers=2, num_heads=3,
                  dropout_rate=0.0)
     ).to(dtype)  # fmt: skip
     return model, text(model, decoder_input_ids=torch.randint(0, 60, (3, 7)))
 
 
 def vit(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    from transformers import ViTConfig, ViTModel
+    library: Any = import_module("transformers")
 
-    model = ViTModel(
-        ViTConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,
-                  image_size=16, patch_size=4, attn_implementation="eager"),
+    model = library.ViTModel(
+        library.ViTConfig(
+            hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,
+            image_size=16, patch_size=4, attn_implementation="eager",
+        ),
         add_pooling_layer=False,
     ).to(dtype)  # fmt: skip
     pixels = torch.randn(3, 3, 16, 16).to(dtype)
@@ -241,6 +245,8 @@ def vit(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
 
 
 class Recurrent(nn.Module):
+    """An LSTM that classifies texts."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(40, 16)
@@ -248,6 +254,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(20, 5)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return the logarithm of the chance of each class."""
         states, _ = self.lstm(self.embedding(ids))
         chances: Tensor = functional.log_softmax(self.head(states[:, -1]), -1)
         return chances
@@ -260,6 +267,8 @@ def lstm(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
 
 
 class Images(nn.Module):
+    """Convolutions down and up, and a head."""
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Conv2d(3, 12, 3, padding=1), nn.Conv2d(12, 16, 3, padding=1)
@@ -268,6 +277,7 @@ class Images(nn.Module):
         self.middle, self.head = nn.Linear(8 * 64, 30), nn.Linear(30, 4)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return four numbers for each image."""
         x = functional.max_pool2d(functional.relu(self.norms[0](self.first(images))), 2)
         x = functional.leaky_relu(self.norms[1](self.second(x)))
         x = functional.avg_pool2d(torch.sigmoid(self.up(x)), 2)
@@ -286,6 +296,8 @@ MODELS = {"bert": bert, "t5": t5, "vit": vit, "lstm": lstm, "images": images}
 
 @dataclass(frozen=True)
 class Case:
+    """One pair: a model, its precision, the candidate's noise, and the fault in one kernel."""
+
     name: str
     model: str
     dtype: torch.dtype = torch.float32
@@ -356,7 +368,7 @@ def capture(case: Case, folder: Path, *, noise: str, fault: bool, prepare: str =
             # Biases of 0 and weights of 1 hide faults.
             parameter.add_(0.05 * torch.randn(parameter.shape).to(parameter))
     if prepare == "channels_last":
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     elif prepare == "ulp":
         with torch.no_grad():
             for parameter in model.parameters():
@@ -366,7 +378,7 @@ def capture(case: Case, folder: Path, *, noise: str, fault: bool, prepare: str =
     kernels = Kernels(noise, planted)
     debugger.start(model)
     with kernels:
-        compute_loss().backward()
+        compute_loss().backward()  # type: ignore[no-untyped-call]
     debugger.stop()
     debugger.step()
     debugger.close()

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": {"capture", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "compare", "config", "errors", "store"},
+    "__init__": {"_version", "blame", "capture", "compare", "config", "errors", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {

@@ -15,8 +15,8 @@ from tensorprobe.blame.order import CallPair
 
 __all__ = ["choose_replays"]
 
-# About ten seconds of one core's float64 arithmetic, replays of both sides and draws included.
-_BUDGET = 4e9
+# A few seconds of one core's float64 arithmetic, replays of both sides and draws included.
+_BUDGET = 2e9
 # The fixed cost of rebuilding and calling, in the same unit.
 _CALL = 1e4
 
@@ -46,7 +46,7 @@ def choose_replays(
     for pair in sorted(able, key=urgency):
         if not any(output.value != 0 for output in agreements[pair.name].outputs):
             continue
-        if costs[pair.name] <= left or not chosen:
+        if costs[pair.name] <= left:
             chosen.add(pair.name)
             left -= costs[pair.name]
     return [pair for pair in able if pair.name in chosen]
