@@ -62,6 +62,8 @@ def score(cases: list[Path], mode: str, scratch: Path, *, list_cases: bool) -> N
         answer = blame(candidate, reference)
         seconds += time.perf_counter() - start
         outcome = judge(expected, answer.culprit)
+        if list_cases:
+            print(f"  {outcome:<8}{case.name}", flush=True)
         counts[outcome] += 1
         if outcome not in ("right", "clean"):
             notes.append(f"  {outcome:<8}{case.name}: said {answer.culprit}, "

@@ -62,7 +62,7 @@ def test_the_bound_holds_for_a_sum_in_the_least_lucky_order(terms: int) -> None:
     naive = torch.zeros(40, 30)
     for k in range(terms):
         naive = naive + a[:, k : k + 1] * b[k]
-    spread = torch.sqrt((a.double() ** 2) @ (b.double() ** 2) * 2 / 3)
+    spread = torch.sqrt((a.double() ** 2) @ (b.double() ** 2) * 2)
     floor = Floor(half_ulp(exact, torch.float32), spread, 0.0, terms, 2.0**-24)
     bound = floor.bound(2.0**-24)
     assert ((naive.double() - exact).abs() / bound).max() < 1

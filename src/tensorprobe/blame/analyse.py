@@ -126,7 +126,7 @@ def analyse_rank(candidate: RankDump, reference: RankDump) -> RankAnalysis:
     agreements = {pair.name: meter.measure_call(pair) for pair in pairs}
     links = follow_tensors(theirs.calls.values())
     walk = _Walk(pairs, agreements)
-    start = find_start_differences(pairs, agreements, links, walk.usual)
+    start = find_start_differences(pairs, agreements, links, walk.before)
     splits, unreplayed = _replay(pairs, agreements, walk, ours, theirs)
     suspicions = {found.call: found for found in find_suspicions(list(splits.values()))}
     raised = {key: index for key, index in working_index(splits.values()).items() if index}
@@ -157,18 +157,20 @@ class _Walk:
     Attributes:
         unexplained: the results that inputs do not explain, by call.
         usual: the distance that results usually have, before anything unexplained.
+        before: what was usual before each call.
         work: the roundoff of matrix products, where the first of them shows it; else 0.
     """
 
     def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
         self.unexplained: dict[str, Unexplained] = {}
-        self.ratios: dict[str, float] = {}
+        self.before: dict[str, float] = {}
         self.work = self._find_work(pairs, agreements)
         distances: list[float] = []
         self.usual = 0.0
         for pair in pairs:
             agreement = agreements[pair.name]
             background = distances[len(distances) // 2] if distances else 0.0
+            self.before[pair.name] = background
             forward = _forward_agreement(pair, agreements)
             found = None
             if operation_of(pair.name) not in UNINITIALISED:
@@ -253,7 +255,8 @@ def _collect(
         unexplained = walk.unexplained.get(pair.name)
         if unexplained is not None and work != walk.work:
             forward = _forward_agreement(pair, agreements)
-            unexplained = explain_call(pair, agreements[pair.name], forward, walk.usual, work)
+            usual = walk.before[pair.name]
+            unexplained = explain_call(pair, agreements[pair.name], forward, usual, work)
         changes = _changed_arguments(pair.candidate, pair.reference)
         split = splits.get(pair.name)
         suspicion = suspicions.get(pair.name)
@@ -349,7 +352,7 @@ def _judge_sequence(
             continue
         for distance in agreements[follower.name].inputs:
             bits = significant_bits(distance.candidate.dtype)
-            if distance.value > max(256 * 2.0**-bits, 64 * walk.usual):
+            if distance.value > max(256 * 2.0**-bits, 64 * walk.before[pair.name]):
                 return Suspect(pair.name, pair.position, pair.phase, "", "sequence", math.inf)
     return None
 
@@ -364,7 +367,7 @@ def _find_gap(
     suspects: Sequence[Suspect],
 ) -> Suspect | None:
     until = min((suspect.position for suspect in suspects), default=len(pairs))
-    gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.usual)
+    gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.before)
     if gap is None:
         return None
     return Suspect(gap.call, gap.position, "backward", gap.place, "gap", gap.times)

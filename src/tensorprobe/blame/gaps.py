@@ -27,6 +27,10 @@ __all__ = ["GapSuspect", "find_gap_suspect"]
 # The sum of replayed gradients has one rounding for each user more than what it is compared with.
 _FIT = 64
 _TIMES = 10.0
+# Statistics show less of a tensor than its elements, and a sum of gradients may cancel.
+_UNSEEN = 256
+# Calls of several autograd nodes, the last of which only changes the shape.
+_PARTLY_RECORDED = ("Functional.linear.", "Tensor.__matmul__.", "Torch.matmul.", "Tensor.matmul.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ def find_gap_suspect(
     links: Links,
     candidate: Side,
     reference: Side,
-    background: float,
+    backgrounds: Mapping[str, float],
 ) -> GapSuspect | None:
     """Return the first call whose unrecorded backward node made what no other call explains."""
     positions = {pair.name: pair.position for pair in pairs}
@@ -56,12 +60,13 @@ def find_gap_suspect(
             continue
         sent = [d for d in agreements[pair.name].inputs if math.isfinite(d.value)]
         own = max((_roundoff(d.candidate) for d in sent), default=0.0)
-        if not any(d.value > max(_FIT * own, 16 * background) for d in sent):
+        if not any(d.value > max(_FIT * own, 16 * backgrounds[pair.name]) for d in sent):
             continue
         try:
             found = _check(pair, links, candidate, reference)
         except (RebuildError, RuntimeError):
-            found = None  # It cannot be told; the calls behind it are judged by themselves.
+            # Without data, or with a user that cannot be replayed, distances have to do.
+            found = _guess(pair, agreements, links, reference, backgrounds[pair.name])
         finally:
             candidate.forget()
             reference.forget()
@@ -96,6 +101,46 @@ def _check(
     if error <= _TIMES * max(other, floor / 8):
         return None
     return _blame_user(got, uses, candidate), error / max(other, floor / 8)
+
+
+def _guess(
+    pair: CallPair,
+    agreements: Mapping[str, CallAgreement],
+    links: Links,
+    side: Side,
+    background: float,
+) -> tuple[str, float] | None:
+    """Return the user whose gradient was not recorded, if nothing else explains what arrived."""
+    assert pair.reference is not None
+    arrived = max(d.value for d in agreements[pair.name].inputs if math.isfinite(d.value))
+    own = max(_roundoff(d.candidate) for d in agreements[pair.name].inputs)
+    allowed = max(_UNSEEN * own, _FIT * background)
+    uses = _uses_of(pair.reference, links, side)
+    if not uses or arrived <= allowed:
+        return None
+    silent = []
+    for use in uses:
+        name = _backward_of(use.call)
+        agreement, forward = agreements.get(name), agreements.get(use.call)
+        if agreement is None or forward is None:
+            return None
+        known = [d.value for d in (*agreement.inputs, *agreement.outputs, *forward.inputs)]
+        if any(not value < arrived / _TIMES for value in known):
+            return None
+        wanted = _argument_size(side.calls[use.call], use)
+        sizes = [math.prod(d.reference.shape) for d in agreement.outputs]
+        if name.startswith(_PARTLY_RECORDED) or wanted not in sizes:
+            silent.append(name)
+    return (silent[-1], arrived / allowed) if silent else None
+
+
+def _argument_size(forward: CallRecord, use: Use) -> int:
+    for leaf in forward.leaves():
+        if ".".join((leaf.section, *leaf.path)) == use.place and isinstance(
+            leaf.value, TensorValue
+        ):
+            return math.prod(leaf.value.shape)
+    return -1
 
 
 def _unit(tensor: torch.Tensor) -> float:

@@ -11,9 +11,9 @@ call is replayed with every input shaken by one rounding of relative size u. The
 results (`spread`, one standard deviation for each element) is what one rounding of each input costs
 here, cancellation and conditioning included.
 
-    floor of an element = half_ulp(result)                        the result is rounded
-                        + (2 + sqrt(n)) * spread(u_accumulate)    sums, in the least lucky order
-                        + 4 * spread(u_work)                      operands or steps of fewer bits
+    floor of an element = half_ulp(result)                            the result is rounded
+                        + 2 * (1 + sqrt(n)) * spread(u_accumulate)    sums, in the least lucky order
+                        + 4 * spread(u_work)                          steps of fewer bits
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def half_ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     _, exponent = torch.frexp(values.abs())
     # Below the smallest normal number the spacing stays what it is there.
     _, smallest = math.frexp(torch.finfo(dtype).tiny)
-    exponent = torch.clamp(exponent, min=smallest)
+    exponent = torch.where(values == 0, smallest, torch.clamp(exponent, min=smallest))
     return torch.ldexp(torch.ones_like(values), exponent - 1 - bits)
 
 
@@ -139,7 +139,7 @@ class Floor:
     def bound(self, work: float) -> torch.Tensor:
         """Return the largest error that rounding explains when steps are of roundoff `work`."""
         spread = self.spread + self.background
-        bound = self.rounding + (2 + math.sqrt(self.terms)) * self.accumulate * spread
+        bound = self.rounding + 2 * (1 + math.sqrt(self.terms)) * self.accumulate * spread
         if work > self.accumulate:
             bound = bound + _SPREADS * work * spread
         return bound

@@ -46,7 +46,7 @@ def find_start_differences(
     pairs: list[CallPair],
     agreements: Mapping[str, CallAgreement],
     links: Links,
-    background: float,
+    backgrounds: Mapping[str, float],
 ) -> StartDifferences:
     """Return the tensors from outside that differ by more than a rounding."""
     fed = {use.call for use in links.external}
@@ -63,7 +63,7 @@ def find_start_differences(
             if key is None or key in seen:
                 continue
             seen.add(key)
-            if _differs(distance, background):
+            if _differs(distance, backgrounds[pair.name]):
                 found.append(
                     (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
                 )

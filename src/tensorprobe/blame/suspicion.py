@@ -96,7 +96,9 @@ def working_index(splits: Iterable[CallSplit]) -> dict[_Family, int]:
         if len(outputs) <= _ENOUGH_PEERS:
             continue
         for index in range(len(outputs[0].roundoffs)):
-            if statistics.median(o.candidate.levels[index] for o in outputs) <= _USUAL:
+            level = statistics.median(o.candidate.levels[index] for o in outputs)
+            peak = statistics.median(o.candidate.peaks[index] for o in outputs)
+            if level <= _USUAL and peak <= _PEAK / 2:
                 break
         found[family] = index
     return found
@@ -156,15 +158,15 @@ def _suspect(
         found.append((peak, "peak"))
     if many and level > _LEVEL * max(1.0, other_level):
         found.append((level, "level"))
+    others = [entry for entry in peers.get(_kind(name, output), []) if entry[0] != name]
+    usual = statistics.median(entry[1] for entry in others) if others else 0.0
     is_short = output.once and output.roundoffs[0] < unit_roundoff(dtype_of(output.dtype))
-    if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level):
+    if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level, usual):
         found.append((level, "once"))
-    if many:
-        others = [entry for entry in peers.get(_kind(name, output), []) if entry[0] != name]
-        if len(others) >= _ENOUGH_PEERS:
-            usual = max([other_level, *(max(entry[1], entry[2]) for entry in others)])
-            if level > _LEAST and level > _PEERS * usual:
-                found.append((level / max(usual, 1e-300), "peers"))
+    if many and len(others) >= _ENOUGH_PEERS:
+        most = max([other_level, *(max(entry[1], entry[2]) for entry in others)])
+        if level > _LEAST and level > _PEERS * most:
+            found.append((level / max(most, 1e-300), "peers"))
     if not found:
         return None
     times, measure = max(found)
