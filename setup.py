@@ -1,4 +1,4 @@
-"""Build the one compiled module of tensorprobe; everything else is in pyproject.toml."""
+"""Build the compiled files of tensorprobe; everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
@@ -14,6 +14,17 @@ setup(
             extra_compile_args=["-O3", "-fno-math-errno"],
             # No compiler, no kernel: the install succeeds and numpy does the work.
             optional=True,
-        )
+        ),
+        *(
+            Extension(
+                f"tensorprobe.{room}.{name}",
+                [f"src/tensorprobe/{room}/{name}.c"],
+                py_limited_api=True,
+                define_macros=[("Py_LIMITED_API", "0x030A0000")],
+                extra_compile_args=["-O3"],
+                optional=True,
+            )
+            for room, name in (("report", "_row_text"), ("store", "_leaf_walk"))
+        ),
     ],
 )

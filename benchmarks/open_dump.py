@@ -1,7 +1,8 @@
 """How long opening a large dump.json takes, against parsing it with jiter alone.
 
-Each way runs in a process of its own, in turn, several times; the table gives medians, ratios to
-jiter in the same run, and the largest memory in multiples of the file's size.
+Each way runs in a process of its own, in turn, several times; the table gives medians of the
+processor's seconds, ratios to jiter in the same run, and the largest memory in multiples of the
+file's size.
 
     python benchmarks/open_dump.py [--megabytes 250] [--rounds 3]
 """
@@ -51,9 +52,9 @@ PATH = sys.argv[1]
 def peak():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
-before, start = peak(), time.perf_counter()
+before, start = peak(), time.process_time()
 {way}
-print(json.dumps([time.perf_counter() - start, peak() - before]))
+print(json.dumps([time.process_time() - start, peak() - before]))
 """
 
 

@@ -9,6 +9,7 @@ both alike. The arrays differ by noise, so that nothing can be skipped.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 # Some processors announce AMX and stop a process that uses it; see CONTRIBUTING.md.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -45,10 +46,7 @@ def main() -> None:
             make_tensor(dtype, count, noise) for dtype, noise in zip(dtypes, (1e-3, 0), strict=True)
         ]
         sides = [as_data(tensor) for tensor in tensors]
-        ours, theirs = race(
-            lambda sides=sides: measure_pair(*sides),
-            lambda tensors=tensors: [tensor.sum() for tensor in tensors],
-        )
+        ours, theirs = race(partial(measure_pair, *sides), partial(sum_all, tensors))
         size = sum(side.nbytes for side in sides)
         wanted = f"{goal:.2f}" if goal else ""
         print(
@@ -62,6 +60,11 @@ def make_tensor(dtype: torch.dtype, count: int, noise: float) -> torch.Tensor:
     some = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)) * 100
     some *= 1 + noise * torch.randn(1 << 20, generator=torch.Generator().manual_seed(1))
     return some.to(dtype).repeat(count // some.numel())
+
+
+def sum_all(tensors: list[torch.Tensor]) -> None:
+    for tensor in tensors:
+        tensor.sum()
 
 
 def as_data(tensor: torch.Tensor) -> TensorData:

@@ -1,7 +1,7 @@
 """How long writing a result table takes: xlsx, csv and json, beside xlsxwriter where it is there.
 
-Each writer runs in a process of its own, which makes the rows beforehand; the table gives seconds,
-the file's size and the memory that the writer took on top of the rows.
+Each writer runs in a process of its own, which makes the rows beforehand; the table gives seconds
+on the clock and of the processor, the file's size, and the memory on top of the rows.
 
     python benchmarks/tables.py [--rows 60000]
 """
@@ -58,21 +58,22 @@ rows = [make_row(number) for number in range(ROWS)]
 def peak():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
-before, start = peak(), time.perf_counter()
+before, start, cpu = peak(), time.perf_counter(), time.process_time()
 {way}
-print(json.dumps([time.perf_counter() - start, Path(PATH).stat().st_size, peak() - before]))
+times = [time.perf_counter() - start, time.process_time() - cpu]
+print(json.dumps([*times, Path(PATH).stat().st_size, peak() - before]))
 """
 
 
-def measure(way: str, path: Path, rows: int) -> tuple[float, int, int]:
+def measure(way: str, path: Path, rows: int) -> list[float]:
     answer = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("{way}", way), str(path), str(rows)],
         capture_output=True,
         text=True,
         check=True,
     )
-    seconds, size, memory = json.loads(answer.stdout)
-    return seconds, size, memory
+    measured: list[float] = json.loads(answer.stdout)
+    return measured
 
 
 def main() -> None:
@@ -80,13 +81,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=60_000)
     arguments = parser.parse_args()
     print(f"{arguments.rows} rows of 27 cells")
-    print(f"{'':28}  {'seconds':>8}  {'MB':>7}  {'MB of memory':>12}")
+    print(f"{'':28}  {'seconds':>8}  {'of CPU':>8}  {'MB':>7}  {'MB of memory':>12}")
     for name, way in WAYS.items():
         if name.startswith("xlsxwriter") and importlib.util.find_spec("xlsxwriter") is None:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            seconds, size, memory = measure(way, Path(folder, "table"), arguments.rows)
-        print(f"{name:28}  {seconds:8.2f}  {size / 1e6:7.1f}  {memory / 1e6:12.1f}")
+            seconds, cpu, size, memory = measure(way, Path(folder, "table"), arguments.rows)
+        print(f"{name:28}  {seconds:8.2f}  {cpu:8.2f}  {size / 1e6:7.1f}  {memory / 1e6:12.1f}")
 
 
 if __name__ == "__main__":

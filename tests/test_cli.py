@@ -206,7 +206,16 @@ def test_doctor_tells_versions_devices_and_what_is_missing() -> None:
     assert found["tensorprobe"] == __version__
     assert found["torch"].startswith("2.")
     assert "cpu" in found["devices"]
-    assert {"compiled kernel", "triton", "chromium", "ray", "numpy", "jiter"} <= found.keys()
+    assert {
+        "compiled kernel",
+        "compiled reader",
+        "compiled row writer",
+        "triton",
+        "chromium",
+        "ray",
+        "numpy",
+        "jiter",
+    } <= found.keys()
     assert "compiled kernel" in run("doctor").stdout
 
 

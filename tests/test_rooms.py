@@ -13,7 +13,17 @@ from conftest import REPOSITORY
 SOURCE = REPOSITORY / "src" / "tensorprobe"
 
 # docs/architecture.md explains the table; `*` may import everything.
-GROUND = {"_version", "errors", "names", "records", "dtypes", "tensor_data", "textfile", "new_file"}
+GROUND = {
+    "_version",
+    "errors",
+    "names",
+    "records",
+    "dtypes",
+    "tensor_data",
+    "textfile",
+    "new_file",
+    "compiled",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
@@ -23,18 +33,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensor_data": {"dtypes"},
     "textfile": {"errors"},
     "new_file": set(),
+    "compiled": set(),
     "config": {"errors", "textfile"},
     "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
     "precheck": GROUND | {"summary", "store", "metrics", "report"},
-    "report": {"errors", "new_file", "records"},
+    "report": {"compiled", "errors", "new_file", "records"},
     "compare": GROUND | {"store", "metrics", "report"},
     "blame": GROUND | {"compare", "precheck", "store", "metrics", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
-    "demo": {"capture", "show"},
+    "demo": {"capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
     "__init__": {"_version", "blame", "capture", "compare", "config", "errors", "store"},
@@ -47,6 +58,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "capture": {"numpy", "torch"},
     "metrics": {"numpy"},
     "precheck": {"numpy", "torch", "rich"},
+    "compare": {"numpy"},
     "report": {"rich"},
     "blame": {"torch"},
     "show": {"numpy", "rich"},

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 from tensorprobe._version import __version__
+from tensorprobe.compiled import load_compiled
 from tensorprobe.metrics.kernel import compiled
 from tensorprobe.report.rows import Finding
 
@@ -45,6 +46,8 @@ def examine() -> list[Finding]:
         Finding("python", python),
         *_examine_torch(),
         _examine_kernel(),
+        _examine_compiled("compiled reader", "tensorprobe.store._leaf_walk"),
+        _examine_compiled("compiled row writer", "tensorprobe.report._row_text"),
         _examine_package("numpy", "needed for everything"),
         _examine_package("jiter", "dump.json is read with the standard library, four times slower"),
         _examine_package("yaml", "YAML files cannot be read", distribution="pyyaml"),
@@ -81,6 +84,12 @@ def _examine_kernel() -> Finding:
     if compiled():
         return Finding("compiled kernel", "present")
     return Finding("compiled kernel", "absent: numpy is used, slower, same results", is_good=False)
+
+
+def _examine_compiled(what: str, module: str) -> Finding:
+    if load_compiled(module) is not None:
+        return Finding(what, "present")
+    return Finding(what, "absent: Python does its work, slower, same results", is_good=False)
 
 
 def _examine_package(module: str, without: str, *, distribution: str | None = None) -> Finding:

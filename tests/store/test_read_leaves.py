@@ -12,24 +12,29 @@ from conftest import DATA, peer_root
 from store.test_open_dump import write_dump
 from store.test_writer import calls, values
 from tensorprobe.records import CallRecord, DumpInfo, Value
-from tensorprobe.store import DumpWriter, RankDump, entry_file, open_dump
+from tensorprobe.store import DumpWriter, entry_file, open_dump
 from tensorprobe.store.leaves import leaves_of
 
 COUNTS = json.loads((DATA / "peer_counts.json").read_text())
 THERE = sorted(path for path in COUNTS if (peer_root() / path).exists())
 
 
-def check_same(part: RankDump, flat: RankDump) -> None:
-    # As texts: a NaN equals nothing, and True is not 1 here.
-    assert repr(list(flat.read_leaves())) == repr([leaves_of(call) for call in part])
-    assert flat.known_gaps == part.known_gaps
+def check_same(path: Path) -> None:
+    """Whether the compiled walker, Python and the records give the same values and gaps."""
+    for part, flat, by_python in zip(*(open_dump(path).parts for _ in range(3)), strict=True):
+        # As texts: a NaN equals nothing, and True is not 1 here.
+        records = repr([leaves_of(call) for call in part])
+        assert repr(list(flat.read_leaves())) == records
+        assert flat.known_gaps == part.known_gaps
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TENSORPROBE_NO_KERNEL", "1")
+            assert repr(list(by_python.read_leaves())) == records
+        assert by_python.known_gaps == part.known_gaps
 
 
 @pytest.mark.parametrize("path", THERE)
 def test_every_dump_of_the_older_tools_reads_the_same_flat(path: str) -> None:
-    ours, flat = (open_dump(peer_root() / path) for _ in range(2))
-    for part, other in zip(ours.parts, flat.parts, strict=True):
-        check_same(part, other)
+    check_same(peer_root() / path)
 
 
 @settings(max_examples=200, deadline=None)
@@ -45,7 +50,7 @@ def test_any_call_reads_the_same_flat(
     with DumpWriter(folder / "saved", DumpInfo(level="debug")) as writer:
         assert writer.write(CallRecord("x.0.debug", saved=(value,)))
     for name in ("calls", "saved"):
-        check_same(open_dump(folder / name).parts[0], open_dump(folder / name).parts[0])
+        check_same(folder / name)
 
 
 def test_places_name_section_and_way_down(tmp_path: Path) -> None:
@@ -106,13 +111,56 @@ def test_a_damaged_entry_is_the_same_gap_and_the_rest_comes(
             f'"Torch.bad.{number}.forward": {broken}',
         ]
     write_dump(tmp_path, ",\n  ".join(entries))
-    part, flat = (open_dump(tmp_path).parts[0] for _ in range(2))
-    check_same(part, flat)
+    check_same(tmp_path)
+    flat = open_dump(tmp_path).parts[0]
     names = [call.name for call in flat.read_leaves()]
     assert [name for name in names if "good" in name] == [
         f"Torch.good.{number}.forward" for number in range(len(BROKEN))
     ]
     assert len(flat.known_gaps) >= len(BROKEN) - 1
+
+
+ODD_LEAVES = [
+    '{"type": "torch.Tensor", "dtype": "t", "shape": [], "Max": null, "md5": "a", "data_name": ""}',
+    '{"type": "torch.Tensor", "dtype": "t", "shape": [2], "Max": true, "data_name": "a.pt"}',
+    '{"type": "torch.Tensor", "dtype": "t", "shape": [2], "unknown": true, "value": "x"}',
+    '{"type": "torch.Tensor", "dtype": "t", "shape": [2], "Max": 3, "Max_finite": 1}',
+    '{"type": "torch.Tensor", "dtype": "t", "shape": [2], "more": 1}',
+    '{"type": "torch.Tensor", "dtype": "t", "shape": [{}]}',
+    '{"type": "torch.Tensor", "dtype": "t", "shape": "2"}',
+    '{"type": "int", "value": true}',
+    '{"type": "int", "value": 123456789012345678901234567890}',
+    '{"type": "float", "value": 1}',
+    '{"type": "float", "value": NaN}',
+    '{"type": "bool", "value": null}',
+    '{"type": "str", "unknown": true}',
+    '{"type": "float32", "value": 0.5}',
+    '{"type": 3, "value": 0.5}',
+    '{"type": {"type": "int", "value": 1}}',
+    '{"class_type": "torch.distributed.P2POp", "op": "isend", "peer": 1, "tensor": null}',
+    "{}",
+    "[]",
+    "[[]]",
+    "3",
+    '"text"',
+]
+
+
+@pytest.mark.parametrize("leaf", ODD_LEAVES)
+def test_an_odd_leaf_reads_as_its_record_does(tmp_path: Path, leaf: str) -> None:
+    good = '{"type": "torch.Tensor", "dtype": "t", "shape": [2]}'
+    sections = {
+        "a": f'{{"input_args": [{good}, {leaf}, {leaf}]}}',
+        "b": f'{{"input_kwargs": {{"k": {leaf}}}, "input": [{leaf}]}}',
+        "c": f'{{"output": [{good}, {leaf}], "parameters": {{"": {leaf}, "w": {good}}}}}',
+        "d": f'{{"input_args": null, "input": [{leaf}], "output": null}}',
+    }
+    entries = [f'"Torch.{name}.0.forward": {entry}' for name, entry in sections.items()]
+    entries.append(
+        f'"Module.m.M.parameters_grad.0": {{"w": [{leaf}], "b": {leaf}, "": [[{leaf}]]}}'
+    )
+    write_dump(tmp_path, ",\n  ".join(entries))
+    check_same(tmp_path)
 
 
 def test_reading_twice_gives_the_same_and_no_gap_twice(tmp_path: Path) -> None:

@@ -42,12 +42,21 @@ _DRAWN = " This operation draws random numbers: repeat both runs with seed_all(r
 
 
 class Failure(NamedTuple):
-    """The first row that fails: its number from 0, its name, its call, and its state."""
+    """The first row that fails.
+
+    Attributes:
+        line: its number from 0.
+        name: its value.
+        call: the call that it belongs to.
+        state: input, parameters, output or value.
+        unequal_arguments: what plain arguments of that call the two runs do not share.
+    """
 
     line: int
     name: str
     call: str
     state: str
+    unequal_arguments: tuple[str, ...] = ()
 
 
 class Advice(NamedTuple):
@@ -71,7 +80,10 @@ def advise(failure: Failure | None) -> Advice:
     """
     if failure is None:
         return Advice("NA", "NA", _ALL_WELL)
-    return Advice(str(failure.line), failure.name, _cause(failure))
+    text = _cause(failure)
+    if failure.unequal_arguments:
+        text += f" Its arguments differ: {'; '.join(failure.unequal_arguments)}."
+    return Advice(str(failure.line), failure.name, text)
 
 
 def _cause(failure: Failure) -> str:

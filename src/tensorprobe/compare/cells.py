@@ -6,7 +6,7 @@ import zlib
 from functools import lru_cache
 from typing import Any
 
-from tensorprobe.compare.leaves import Leaf
+from tensorprobe.store.leaves import Leaf
 
 __all__ = [
     "UNMATCHED",
@@ -25,6 +25,7 @@ _OWN_NAMES = frozenset(("slice", "ellipsis", "torch.Size", "torch.ProcessGroup")
 _TEXTS = frozenset(("torch.dtype", "torch.device", "torch.distributed.ReduceOp"))
 # The two keywords of collectives that are shown by their type's bare name.
 _PEER_RANKS = frozenset(("kwargs.src", "kwargs.dst"))
+_GRADS = {True: "True", False: "False", None: "N/A"}
 
 
 def dtype_cell(leaf: Leaf) -> str:
@@ -62,10 +63,7 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 def requires_grad_cell(leaf: Leaf) -> str:
     """Return True or False as a text, N/A where a value has no such thing."""
-    value = leaf.requires_grad
-    if value is True:
-        return "True"
-    return "False" if value is False else "N/A"
+    return _GRADS[leaf.requires_grad]
 
 
 def number_cell(number: Any) -> Any:

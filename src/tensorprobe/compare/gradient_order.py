@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorprobe.compare.leaves import CallLeaves, Leaf
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, parse_call
+from tensorprobe.store.leaves import CallLeaves, Leaf
 
 __all__ = ["argument_order"]
 

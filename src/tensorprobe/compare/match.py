@@ -10,14 +10,16 @@ Calls and values without a partner stay in the result, and a note says what come
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from tensorprobe.compare.align import align_names
 from tensorprobe.compare.gradient_order import argument_order
-from tensorprobe.compare.leaves import CallLeaves, Leaf, read_leaves, row_name
+from tensorprobe.compare.leaves import row_name
 from tensorprobe.names import other_gradients_name, without_number
 from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import CallLeaves, Leaf
 
 __all__ = ["MatchedCall", "Matcher", "Pair", "UnmatchedNote"]
 
@@ -30,6 +32,7 @@ _MOST_SEARCHES = 100
 _MOST_SUGGESTIONS = 1_000
 _NO_CALL = "the reference has no such call"
 _NO_CANDIDATE_CALL = "the candidate has no such call"
+_NOT_THERE = "the mapping names it, but the dump does not have it"
 
 
 class Pair(NamedTuple):
@@ -64,6 +67,11 @@ class Matcher:
         reference: the trusted run.
         fuzzy: whether calls may differ in their number.
         mapping: names of values of the candidate, and of their partners in the reference.
+
+    Attributes:
+        notes: what has no partner, up to a limit.
+        unlisted: how many more there are.
+        reference_only: how many calls and values only the reference has.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Matcher:
     ) -> None:
         self.notes: list[UnmatchedNote] = []
         self.unlisted = 0
+        self.reference_only = 0
         self._candidate, self._reference = candidate, reference
         self._names = frozenset(reference.names)
         self._partners = align_names(candidate.names, reference.names) if fuzzy else None
@@ -83,7 +92,9 @@ class Matcher:
         self._mapped: dict[str, tuple[str, Leaf]] = {}
         self._waiting: dict[str, CallLeaves] = {}
         self._used: set[str] = set()
-        self._reader = read_leaves(reference)
+        self._named: set[str] = set()
+        self._seen: set[str] = set()
+        self._reader = reference.read_leaves()
         self._by_kind: dict[str, dict[str, list[str]]] = {}
         self._searches = 0
         tools = {candidate.info.tool, reference.info.tool}
@@ -93,17 +104,22 @@ class Matcher:
         """Yield every call of the candidate, in its order; then the notes are complete."""
         if self._mapping:
             self._read_mapped()
-        for call in read_leaves(self._candidate):
+        for call in self._candidate.read_leaves():
             partner = self._partner_of(call.name)
             yield MatchedCall(call.name, self._pairs(call, partner))
         for name in self._reference.names:
-            if name not in self._used:
+            if name not in self._used and name not in self._named:
                 self._note("reference", name, _NO_CANDIDATE_CALL)
+        for ours, theirs in self._mapping.items():
+            if ours not in self._seen:
+                self._note("candidate", ours, _NOT_THERE)
+            if theirs not in self._mapped:
+                self._note("reference", theirs, _NOT_THERE)
 
     def _read_mapped(self) -> None:
         """Keep the reference's values that a mapping names, whatever call they are of."""
         wanted = set(self._mapping.values())
-        for call in read_leaves(self._reference):
+        for call in self._reference.read_leaves():
             for leaf in call.leaves:
                 name = row_name(call.name, leaf)
                 if name in wanted:
@@ -127,19 +143,30 @@ class Matcher:
         return self._waiting.pop(wanted)
 
     def _pairs(self, call: CallLeaves, partner: CallLeaves | None) -> list[Pair]:
+        if partner is not None and not self._mapping and not self._orders_differ:
+            ours, theirs, name = call.leaves, partner.leaves, partner.name
+            if len(ours) == len(theirs) and all(map(_are_alike, ours, theirs)):
+                return [_make_pair((*both, name, False)) for both in zip(ours, theirs, strict=True)]
+        return self._unlike_pairs(call, partner)
+
+    def _unlike_pairs(self, call: CallLeaves, partner: CallLeaves | None) -> list[Pair]:
         others = {} if partner is None else {leaf.place: leaf for leaf in partner.leaves}
         order: Mapping[str, tuple[str, bool]] = {}
         if self._orders_differ and partner is not None:
             order = argument_order(call, partner)
+        taken = {place for place, _ in order.values()}
         pairs = []
         has_any = False
         for leaf in call.leaves:
             place, is_transposed = order.get(leaf.place, (leaf.place, False))
-            other = others.pop(place, None)
+            is_free = leaf.place in order or place not in taken
+            other = others.pop(place, None) if is_free else None
             if self._mapping:
-                mapped = self._mapped.get(self._mapping.get(row_name(call.name, leaf), ""))
+                name = row_name(call.name, leaf)
+                self._seen.add(name)
+                mapped = self._mapped.get(self._mapping.get(name, ""))
                 if mapped is not None:
-                    self._used.add(mapped[0])
+                    self._named.add(mapped[0])
                     pairs.append(Pair(leaf, mapped[1], mapped[0]))
                     continue
             if partner is not None and other is not None:
@@ -161,6 +188,7 @@ class Matcher:
         return pairs
 
     def _note(self, side: str, name: str, why: str) -> None:
+        self.reference_only += side == "reference"
         if len(self.notes) < _LISTED_NOTES:
             self.notes.append(UnmatchedNote(side, name, why))
         else:
@@ -187,6 +215,15 @@ class Matcher:
         similar = [kind for kind in kinds if kind[:4] == note.name[:4]][:_MOST_SUGGESTIONS]
         near = difflib.get_close_matches(without_number(note.name), similar, n=_NEAREST)
         return tuple(kinds[kind][0] for kind in near)
+
+
+# The constructor that a NamedTuple writes in Python takes twice as long.
+_make_pair: Callable[[tuple[Any, ...]], Pair] = partial(tuple.__new__, Pair)
+
+
+def _are_alike(ours: Leaf, theirs: Leaf) -> bool:
+    """Whether two values have the same place, dtype and shape."""
+    return ours[0] == theirs[0] and ours[2] == theirs[2] and ours[3] == theirs[3]
 
 
 def _fit(candidate: Leaf, reference: Leaf) -> bool:

@@ -1,21 +1,17 @@
 """Measure pairs of real data: six numbers per pair, or the text that says why there are none.
 
-    pairs ─► known without reading? (one file, equal checksums, seen before)
-          ─► map both files ─► one pass (metrics.pair) ─► Measured
-
-Tensors are mapped, measured and let go one after the other, so memory stays small.
+pairs ─► which files are they? (one file, equal checksums and pairs seen before are known)
+─► metrics.pair_stream: map, measure in one pass, let go ─► Measured
 """
 
 from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.leaves import Leaf
 from tensorprobe.compare.match import Pair
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import DumpError
@@ -27,13 +23,13 @@ from tensorprobe.metrics.pair import (
     euclidean_distance,
     max_absolute_error,
     max_relative_error,
-    measure_pair,
     scalar_errors,
 )
-from tensorprobe.store import RankDump
+from tensorprobe.metrics.pair_stream import MeasuredPair, PairSource, measure_pairs
+from tensorprobe.store import Leaf, RankDump
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["UNSUPPORTED", "Measured", "Measurer", "bytes_of", "measure_data"]
+__all__ = ["UNSUPPORTED", "Measured", "Measurer", "bytes_of"]
 
 # Part of the table's format, like the texts in `judge`.
 _READ_FAILED = "Dump file: {} not found or read failed."
@@ -58,9 +54,9 @@ class Measured(NamedTuple):
 
 
 UNSUPPORTED: tuple[Any, ...] = ("unsupported",) * 6
-# Device and inode of both sides' files.
-_Files: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
-_SAME: tuple[Any, ...] = (1.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+
+# Device and inode of both sides' files, and whether one lies transposed.
+_Files: TypeAlias = tuple[tuple[int, int], tuple[int, int], bool]
 
 
 class Measurer:
@@ -70,7 +66,7 @@ class Measurer:
         candidate: the run under test.
         reference: the trusted run.
         jobs: how many threads; 0 for one per core.
-        on_bytes: is told how many bytes of tensors are done, from any thread.
+        on_bytes: is told how many bytes of tensors were done since it was told last.
     """
 
     def __init__(
@@ -82,74 +78,78 @@ class Measurer:
         on_bytes: Callable[[int], None] | None = None,
     ) -> None:
         self._candidate, self._reference = candidate, reference
-        self._on_bytes = on_bytes
-        self._lock = threading.Lock()
-        self._seen: dict[tuple[_Files | None, bool], Measured] = {}
-        self._pool = ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0)))
         self._jobs = jobs
-
-    def __enter__(self) -> Measurer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._on_bytes = on_bytes
+        self._seen: dict[_Files, Measured] = {}
 
     def measure_all(self, pairs: list[Pair]) -> list[Measured]:
-        """Measure pairs that both have a file, several at a time; the order stays."""
-        return list(self._pool.map(self.measure, pairs))
+        """Measure pairs whose sides both have a file, several at a time; the order stays."""
+        files = [self._files_of(pair) for pair in pairs]
+        # The output of one call is the input of the next: each pair of files is read once.
+        wanted: dict[_Files | int, Pair] = {}
+        for number, (pair, key) in enumerate(zip(pairs, files, strict=True)):
+            if key is None or key not in self._seen:
+                wanted.setdefault(number if key is None else key, pair)
+        found: dict[_Files | int, Measured] = {}
+        sources = (self._source(key, pair) for key, pair in wanted.items())
+        for result in measure_pairs(sources, threads=self._jobs):
+            pair = wanted[result.key]
+            found[result.key] = measured = _as_measured(result, pair)
+            if isinstance(result.key, tuple):
+                self._seen[result.key] = measured
+            self._tell(pair)
+        for number, (pair, key) in enumerate(zip(pairs, files, strict=True)):
+            if wanted.get(number if key is None else key) is not pair:
+                self._tell(pair)
+        return [
+            found[number] if key is None else self._seen[key] for number, key in enumerate(files)
+        ]
 
-    def measure(self, pair: Pair) -> Measured:
-        """Measure one pair whose sides both have a file."""
-        ours, theirs = pair.candidate, pair.reference
-        if theirs is None or ours.data_name is None or theirs.data_name is None:
-            raise ValueError(f"{ours.place} has no data on both sides")
-        files = self._identity(ours.data_name, theirs.data_name)
-        key = (files, pair.is_transposed)
-        measured = self._seen.get(key)
-        if measured is None:
-            measured = self._known(files, ours, theirs) or self._read(pair, ours, theirs)
-            if files is not None:
-                self._seen[key] = measured
-        if self._on_bytes is not None:
-            with self._lock:
-                self._on_bytes(bytes_of(ours) + bytes_of(theirs))
-        return measured
+    def _tell(self, pair: Pair) -> None:
+        if self._on_bytes is not None and pair.reference is not None:
+            self._on_bytes(bytes_of(pair.candidate) + bytes_of(pair.reference))
 
-    def _identity(self, ours: str, theirs: str) -> _Files | None:
+    def _files_of(self, pair: Pair) -> _Files | None:
         """Say which two files these are, under whatever names; None where one is missing."""
+        ours, theirs = _names_of(pair)
         try:
             first = os.stat(self._candidate.data_file(ours))
             second = os.stat(self._reference.data_file(theirs))
         except (DumpError, OSError, ValueError):
             return None
-        return (first.st_dev, first.st_ino), (second.st_dev, second.st_ino)
+        return (first.st_dev, first.st_ino), (second.st_dev, second.st_ino), pair.is_transposed
 
-    def _known(self, files: _Files | None, ours: Leaf, theirs: Leaf) -> Measured | None:
-        """Measure without reading: one file on both sides, or equal checksums."""
-        is_one_file = files is not None and files[0] == files[1]
-        has_equal_sums = ours.checksum is not None and ours.checksum == theirs.checksum
-        is_alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
-        # Where there are no dimensions, what is not finite has another answer.
-        if not (is_one_file or has_equal_sums) or not is_alike or not ours.shape:
-            return None
-        if 0 in ours.shape:
-            return Measured(UNSUPPORTED, _EMPTY)
-        if math.prod(ours.shape) == 1:
-            return Measured(("unsupported", *_SAME[1:]), _ONE_ELEMENT)
-        return Measured(_SAME, "")
+    def _source(self, key: _Files | int, pair: Pair) -> PairSource:
+        ours, theirs = _names_of(pair)
+        return PairSource(
+            key,
+            partial(self._candidate.load_file, ours),
+            partial(_load, self._reference, theirs, is_transposed=pair.is_transposed),
+            _equal_count(key, pair),
+        )
 
-    def _read(self, pair: Pair, ours: Leaf, theirs: Leaf) -> Measured:
-        try:
-            candidate = self._candidate.load_file(ours.data_name or "")
-        except DumpError:
-            return Measured(UNSUPPORTED, _READ_FAILED.format(ours.data_name))
-        try:
-            reference = self._reference.load_file(theirs.data_name or "")
-        except DumpError:
-            return Measured(UNSUPPORTED, _READ_FAILED.format(theirs.data_name))
-        if pair.is_transposed:
-            reference = TensorData(reference.dtype, reference.array.T)
-        return measure_data(candidate, reference, threads=self._jobs)
+
+def _names_of(pair: Pair) -> tuple[str, str]:
+    ours = pair.candidate.data_name
+    theirs = None if pair.reference is None else pair.reference.data_name
+    if ours is None or theirs is None:
+        raise ValueError(f"{pair.candidate.place} has no data on both sides")
+    return ours, theirs
+
+
+def _load(part: RankDump, name: str, *, is_transposed: bool) -> TensorData:
+    data = part.load_file(name)
+    return TensorData(data.dtype, data.array.T) if is_transposed else data
+
+
+def _equal_count(key: _Files | int, pair: Pair) -> int | None:
+    """Return how many elements two sides have that are known to be equal: nothing to read."""
+    ours, theirs = pair.candidate, pair.reference
+    if theirs is None or ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return None
+    is_one_file = isinstance(key, tuple) and key[0] == key[1]
+    has_equal_sums = ours.checksum is not None and ours.checksum == theirs.checksum
+    return math.prod(ours.shape) if is_one_file or has_equal_sums else None
 
 
 def bytes_of(leaf: Leaf) -> int:
@@ -158,31 +158,31 @@ def bytes_of(leaf: Leaf) -> int:
     return 0 if dtype is None else math.prod(leaf.shape) * dtype.itemsize
 
 
-def measure_data(candidate: TensorData, reference: TensorData, *, threads: int = 0) -> Measured:
-    """Return the six metrics of two tensors, or the texts that stand for them.
-
-    >>> import numpy as np
-    >>> from tensorprobe.dtypes import DTYPES
-    >>> one = TensorData(DTYPES["torch.float32"], np.array([1, 2], np.float32))
-    >>> measure_data(one, one)
-    Measured(cells=(1.0, 0.0, 0.0, 0.0, 1.0, 1.0), message='')
-    """
-    if candidate.array.size == 0:
+def _as_measured(result: MeasuredPair, pair: Pair) -> Measured:
+    ours, theirs = pair.candidate, pair.reference
+    if result.problem is not None or theirs is None:
+        names = dict(zip(("candidate", "reference"), _names_of(pair), strict=True))
+        return Measured(UNSUPPORTED, _READ_FAILED.format(names.get(result.side, "")))
+    shape = ours.shape if result.shapes is None else result.shapes[0]
+    if 0 in shape:
         return Measured(UNSUPPORTED, _EMPTY)
-    if candidate.shape != reference.shape:
+    if result.numbers is None:
         return Measured(("shape unmatched",) * 6, _SHAPES_DIFFER)
-    numbers = measure_pair(candidate, reference, threads=threads)
-    if not candidate.shape:
-        return _without_dimensions(numbers)
+    if not shape:
+        return _without_dimensions(result.numbers)
+    return _metrics(result.numbers, _DTYPES_DIFFER if ours.dtype != theirs.dtype else "")
+
+
+def _metrics(numbers: PairNumbers, message: str) -> Measured:
     if not numbers.nonfinite_places_match:
         return Measured(("N/A",) * 6, _PLACES_DIFFER)
-    message = _DTYPES_DIFFER if candidate.dtype != reference.dtype else ""
     similarity = cosine(numbers)
     if isinstance(similarity, Unavailable):
         text, why = _NO_COSINE[similarity]
         message += why
     else:
-        text = similarity
+        # Rounding may leave equal vectors a hair from 1.
+        text = 1.0 if numbers.equal else similarity
     others = (
         euclidean_distance(numbers),
         max_absolute_error(numbers),

@@ -12,18 +12,18 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.advise import Failure, advise
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
-from tensorprobe.compare.leaves import read_leaves
-from tensorprobe.compare.match import MatchedCall, Matcher
+from tensorprobe.compare.judge import differences_of_all
+from tensorprobe.compare.match import MatchedCall, Matcher, Pair
 from tensorprobe.compare.measure import Measurer, bytes_of
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import PartResult, Tally
-from tensorprobe.compare.rows import CallRows, RowMaker, wants_data
+from tensorprobe.compare.rows import CallRows, RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
@@ -40,6 +40,10 @@ _PAIRS_AT_ONCE = 512
 _CALLS_PER_SHEET = 20_000
 _CALLS_TO_SEE = 200
 _WITH_DATA = frozenset(("tensor", "overflow_check"))
+
+
+# Gives, for a window of calls, what comes with each of their pairs.
+_Results: TypeAlias = Callable[[list[MatchedCall]], Iterator[Any]]
 
 
 class PartFiles(NamedTuple):
@@ -71,7 +75,7 @@ def mode_of(candidate: RankDump, reference: RankDump) -> Mode:
 
 
 def _has_checksums(part: RankDump) -> bool:
-    for call in islice(read_leaves(part), _CALLS_TO_SEE):
+    for call in islice(part.read_leaves(), _CALLS_TO_SEE):
         for leaf in call.leaves:
             if leaf.kind == "tensor":
                 return leaf.checksum is not None
@@ -110,12 +114,11 @@ class PartComparison:
             written.append(files.advice())
             with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
                 f.write(str(advice).encode("utf-8", "backslashreplace"))
-        of_reference = sum(note.side == "reference" for note in self._matcher.notes)
         return PartResult(
             self._pair.candidate.label,
             self.mode,
             self.tally,
-            of_reference,
+            self._matcher.reference_only,
             tuple(written),
             self._gaps(),
             advice,
@@ -179,14 +182,28 @@ class PartComparison:
                 tally.passed += 1
             elif verdict == "failed":
                 if tally.first_failure is None:
-                    name = str(row.cells[0])
-                    tally.first_failure = Failure(tally.rows, name, call.name, row.state)
+                    name, arguments = str(row.cells[0]), self._unequal_arguments(call)
+                    failure = Failure(tally.rows, name, call.name, row.state, arguments)
+                    tally.first_failure = failure
                 tally.failed += 1
             elif verdict == "open":
                 tally.open += 1
             else:
                 tally.unmatched += 1
             tally.rows += 1
+
+    def _unequal_arguments(self, call: CallRows) -> tuple[str, ...]:
+        """Name the plain arguments, such as an epsilon, that the two runs do not share."""
+        if self.mode == "md5":
+            return ()
+        ours, theirs = self.titles.index("NPU max"), self.titles.index("Bench max")
+        return tuple(
+            f"{row.cells[0]} is {row.cells[ours]} against {row.cells[theirs]}"
+            for row in call.rows
+            if str(row.cells[2]).startswith("<class ")
+            and row.verdict != "unmatched"
+            and row.cells[ours] != row.cells[theirs]
+        )
 
     def _can_highlight(self) -> bool:
         """Colours are left out where the table needs more than one sheet."""
@@ -195,25 +212,49 @@ class PartComparison:
         candidate = self._pair.candidate
         if len(candidate) <= _CALLS_PER_SHEET:
             return True
-        return sum(len(call.leaves) for call in read_leaves(candidate)) < ROWS_PER_SHEET
+        return sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
+        results_of = {"tensor": self._measuring, "statistics": _subtracting, "md5": _nothing}
+        make_results = results_of[self.mode]()
+        progress = None if self.mode == "tensor" else self._options.progress
+        total, done = len(self._pair.candidate), 0
+        for window in _windows(self._matcher.calls()):
+            results = make_results(window)
+            for call in window:
+                yield maker.make(call, results)
+            done += len(window)
+            if progress is not None:
+                progress("calls", done, total)
+
+    def _measuring(self) -> _Results:
         progress = self._options.progress
-        if self.mode != "tensor":
-            total = len(self._pair.candidate)
-            for number, call in enumerate(self._matcher.calls(), start=1):
-                yield maker.make(call, iter(()))
-                if progress is not None and (number % 256 == 0 or number == total):
-                    progress("calls", number, total)
-            return
         on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
-        with Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes) as m:
-            for window in _windows(self._matcher.calls()):
-                pairs = [pair for call in window for pair in call.pairs if wants_data(pair)]
-                measured = iter(m.measure_all(pairs))
-                for call in window:
-                    yield maker.make(call, measured)
+        measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        return lambda window: iter(
+            measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
+        )
+
+
+def _subtracting() -> _Results:
+    return lambda window: iter(
+        differences_of_all(
+            [
+                (pair.candidate, pair.reference)
+                for pair in _pairs_of(window)
+                if pair.reference is not None
+            ]
+        )
+    )
+
+
+def _nothing() -> _Results:
+    return lambda window: iter(())
+
+
+def _pairs_of(window: list[MatchedCall]) -> Iterator[Pair]:
+    return (pair for call in window for pair in call.pairs if is_recorded(pair.candidate))
 
 
 def _windows(calls: Iterator[MatchedCall]) -> Iterator[list[MatchedCall]]:
@@ -234,7 +275,7 @@ def _total_bytes(*parts: RankDump) -> int:
     return sum(
         bytes_of(leaf)
         for part in parts
-        for call in read_leaves(part)
+        for call in part.read_leaves()
         for leaf in call.leaves
         if leaf.data_name is not None
     )

@@ -5,8 +5,8 @@ MatchedCall (+ Measured) ─► RowMaker ─► CallRows, in the order of report
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.cells import (
     UNMATCHED,
@@ -24,18 +24,19 @@ from tensorprobe.compare.judge import (
     NO_BENCH,
     NO_BENCH_FILE,
     NO_CANDIDATE_FILE,
-    differences_of,
+    StatisticsDifference,
     reaches_accuracy,
 )
-from tensorprobe.compare.leaves import Leaf, row_name, state_of
+from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.match import MatchedCall, Pair
 from tensorprobe.compare.measure import UNSUPPORTED, Measured
 from tensorprobe.names import is_forward
 from tensorprobe.report.compare_columns import Mode
 from tensorprobe.report.table import Cell
 from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import Leaf
 
-__all__ = ["CallRows", "Row", "RowMaker", "wants_data"]
+__all__ = ["CallRows", "Row", "RowMaker", "is_recorded", "wants_data"]
 
 
 class Row(NamedTuple):
@@ -59,12 +60,20 @@ class CallRows(NamedTuple):
     rows: list[Row]
 
 
+def is_recorded(leaf: Leaf) -> bool:
+    """Whether a value gets a row: ptdbg_ascend leaves out arguments that it could not describe."""
+    return leaf.kind != "not recorded"
+
+
 def wants_data(pair: Pair) -> bool:
     """Whether both sides of a pair have a file to be measured."""
     other = pair.reference
     return (
         other is not None and pair.candidate.data_name is not None and other.data_name is not None
     )
+
+
+_Make: TypeAlias = Callable[[str, Pair, Iterator[Any]], tuple[list[Cell], str]]
 
 
 class RowMaker:
@@ -78,25 +87,32 @@ class RowMaker:
 
     def __init__(self, mode: Mode, stacks: RankDump | None, *, is_fuzzy: bool) -> None:
         self._stacks = stacks
+        self._stack_texts: dict[int, str] = {}
         self._is_fuzzy = is_fuzzy
-        self._make = {
+        makers: dict[Mode, _Make] = {
             "tensor": self._tensor_row,
             "statistics": self._statistics_row,
             "md5": self._md5_row,
-        }[mode]
+        }
+        self._make = makers[mode]
         self._has_data_name = mode == "tensor"
 
-    def make(self, call: MatchedCall, measured: Iterator[Measured]) -> CallRows:
-        """Make the rows of a call; `measured` gives the next pair that has data on both sides."""
+    def make(self, call: MatchedCall, results: Iterator[Any]) -> CallRows:
+        """Make the rows of a call.
+
+        Args:
+            call: the call.
+            results: the next of every pair that has a result: of real data what was measured, of
+                statistics their difference.
+        """
         rows = []
         stack = self._stack_text(call.name) if self._stacks is not None else None
         for pair in call.pairs:
             leaf = pair.candidate
-            if leaf.kind == "not recorded":
+            if not is_recorded(leaf):
                 continue
             name = row_name(call.name, leaf)
-            result = next(measured) if self._has_data_name and wants_data(pair) else None
-            cells, verdict = self._make(name, pair, result)
+            cells, verdict = self._make(name, pair, results)
             if stack is not None:
                 cells.append(stack)
                 stack = "N/A"
@@ -108,10 +124,17 @@ class RowMaker:
     def _stack_text(self, name: str) -> str:
         if self._stacks is None or not is_forward(name):
             return "N/A"
-        frames = [str(frame) for frame in self._stacks.stack(name)]
-        return str(frames) if frames else "N/A"
+        frames = self._stacks.stack(name)
+        # Calls of one line share their frames, which live as long as the dump.
+        text = self._stack_texts.get(id(frames))
+        if text is None:
+            text = str([str(frame) for frame in frames]) if frames else "N/A"
+            self._stack_texts[id(frames)] = text
+        return text
 
-    def _statistics_row(self, name: str, pair: Pair, _: Measured | None) -> tuple[list[Cell], str]:
+    def _statistics_row(
+        self, name: str, pair: Pair, results: Iterator[StatisticsDifference]
+    ) -> tuple[list[Cell], str]:
         ours, theirs = pair.candidate, pair.reference
         cells, is_consistent = _first_cells(name, pair)
         if theirs is None:
@@ -119,16 +142,20 @@ class RowMaker:
             cells += (*_EIGHT_UNMATCHED, *_numbers(ours), *_FOUR_UNMATCHED)
             cells += (is_consistent, UNMATCHED, message)
             return cells, "unmatched"
-        difference = differences_of(ours, theirs)
-        cells += difference.cells
-        cells += (*_numbers(ours), *_numbers(theirs), is_consistent)
-        message = NEEDS_CHECK if difference.is_far else ""
+        difference, is_far, is_plain = next(results)
+        cells += difference
+        if is_plain:
+            cells += ours[4:8]
+            cells += theirs[4:8]
+        else:
+            cells += (*_numbers(ours), *_numbers(theirs))
+        message = NEEDS_CHECK if is_far else ""
         if not is_consistent:
             message += GRAD_INCONSISTENT
-        cells += ("Warning" if difference.is_far else "", message)
-        return cells, "failed" if difference.is_far else "passed"
+        cells += (is_consistent, "Warning" if is_far else "", message)
+        return cells, "failed" if is_far else "passed"
 
-    def _md5_row(self, name: str, pair: Pair, _: Measured | None) -> tuple[list[Cell], str]:
+    def _md5_row(self, name: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], str]:
         cells, is_consistent = _first_cells(name, pair)
         ours = checksum_cell(pair.candidate)
         if pair.reference is None:
@@ -139,7 +166,9 @@ class RowMaker:
         cells += (ours, theirs, is_consistent, "Pass" if is_same else "Different")
         return cells, "passed" if is_same else "failed"
 
-    def _tensor_row(self, name: str, pair: Pair, result: Measured | None) -> tuple[list[Cell], str]:
+    def _tensor_row(
+        self, name: str, pair: Pair, results: Iterator[Measured]
+    ) -> tuple[list[Cell], str]:
         ours, theirs = pair.candidate, pair.reference
         cells, is_consistent = _first_cells(name, pair)
         message = "" if is_consistent else GRAD_INCONSISTENT
@@ -149,9 +178,9 @@ class RowMaker:
                 message = NO_BENCH + message + NO_CANDIDATE_FILE
             else:
                 message += BENCH_UNMATCHED
-        elif result is not None:
-            numbers = result.cells
-            message += result.message
+        elif wants_data(pair):
+            numbers, why = next(results)
+            message += why
         else:
             message += NO_CANDIDATE_FILE if ours.data_name is None else NO_BENCH_FILE
         if self._is_fuzzy and theirs is not None and cells[0] != cells[1]:
@@ -173,19 +202,17 @@ _EIGHT_UNMATCHED = (UNMATCHED,) * 8
 def _first_cells(name: str, pair: Pair) -> tuple[list[Cell], bool]:
     """Return names, dtypes, shapes and requires_grad, and whether the last agree."""
     ours, theirs = pair.candidate, pair.reference
-    grad = requires_grad_cell(ours)
+    dtype, shape, grad = dtype_cell(ours), shape_cell(ours), requires_grad_cell(ours)
     if theirs is None:
-        cells: list[Cell] = [
-            name, UNMATCHED, dtype_cell(ours), UNMATCHED, shape_cell(ours), UNMATCHED, grad,
-            UNMATCHED,
-        ]  # fmt: skip
-        return cells, grad == UNMATCHED
-    other = requires_grad_cell(theirs)
+        absent = UNMATCHED
+        return [name, absent, dtype, absent, shape, absent, grad, absent], grad == absent
     other_name = row_name(pair.reference_call, theirs)
-    cells = [
-        name, other_name, dtype_cell(ours), dtype_cell(theirs), shape_cell(ours),
-        shape_cell(theirs), grad, other,
-    ]  # fmt: skip
+    if ours[1:4] == theirs[1:4]:
+        other_dtype, other_shape = dtype, shape
+    else:
+        other_dtype, other_shape = dtype_cell(theirs), shape_cell(theirs)
+    other = requires_grad_cell(theirs)
+    cells: list[Cell] = [name, other_name, dtype, other_dtype, shape, other_shape, grad, other]
     return cells, grad == other
 
 

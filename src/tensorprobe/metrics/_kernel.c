@@ -19,6 +19,10 @@
 #include <float.h>
 #include <math.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 /* One build, the best instructions of the processor at hand. The choice needs the ifuncs of glibc;
  * elsewhere (musl, macOS, ARM, whose vectors are always there) the plain build does the work, and
  * so it does with -DCLONES= */
@@ -112,9 +116,63 @@ LOAD(uint16, uint16_t, narrow, uint16_t, uint16_t, SAME, SAME, IS_ZERO, SAME)
 LOAD(uint8, uint8_t, narrow, uint8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
 LOAD(bool, uint8_t, narrow, uint8_t, int16_t, IS_TRUE, SAME, IS_ZERO, IS_TRUE)
 
+#if defined(__x86_64__)
+/* The same with the processor's own conversion, which also knows infinities and NaN. */
+__attribute__((target("avx2,f16c"))) static Extremes convert_half(const char *source, int n,
+                                                                  Values *values)
+{
+    __m256i max = _mm256_set1_epi16(INT16_MIN), min = _mm256_set1_epi16(INT16_MAX);
+    __m256i zeros = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 16) {
+        __m256i x;
+        if (n - i >= 16)
+            x = _mm256_loadu_si256((const void *)(source + 2 * (size_t)i));
+        else {
+            /* Fill up with the last element, whose zeros are taken back below. */
+            uint16_t tail[16];
+            for (int k = 0; k < 16; k++)
+                memcpy(&tail[k], source + 2 * (size_t)(i + k < n ? i + k : n - 1), 2);
+            x = _mm256_loadu_si256((const void *)tail);
+        }
+        __m256i sign = _mm256_srli_epi16(_mm256_srai_epi16(x, 15), 1);
+        __m256i place = _mm256_xor_si256(x, sign);
+        max = _mm256_max_epi16(max, place);
+        min = _mm256_min_epi16(min, place);
+        zeros = _mm256_sub_epi16(
+            zeros, _mm256_cmpeq_epi16(_mm256_slli_epi16(x, 1), _mm256_setzero_si256()));
+        float wide[16];
+        float *to = n - i >= 16 ? values->narrow + i : wide;
+        _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm256_castsi256_si128(x)));
+        _mm256_storeu_ps(to + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+        if (n - i < 16)
+            memcpy(values->narrow + i, wide, (size_t)(n - i) * sizeof *wide);
+    }
+    int16_t tops[16], bottoms[16], counts[16];
+    _mm256_storeu_si256((void *)tops, max);
+    _mm256_storeu_si256((void *)bottoms, min);
+    _mm256_storeu_si256((void *)counts, zeros);
+    int16_t top = tops[0], bottom = bottoms[0];
+    int64_t zero_count = 0;
+    for (int k = 0; k < 16; k++) {
+        top = tops[k] > top ? tops[k] : top;
+        bottom = bottoms[k] < bottom ? bottoms[k] : bottom;
+        zero_count += counts[k];
+    }
+    uint16_t last;
+    memcpy(&last, source + 2 * (size_t)(n - 1), sizeof last);
+    if (IS_ZERO16(last))
+        zero_count -= (16 - n % 16) % 16;
+    return (Extremes){HALF_RANK(top), HALF_RANK(bottom), zero_count};
+}
+#endif
+
 /* The extremes tell whether there is anything to mend. */
 static Extremes load_float16(const char *source, int n, Values *values)
 {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        return convert_half(source, n, values);
+#endif
     Extremes extremes = load_half(source, n, values);
     if (extremes.max >= rank_of_double(65536.0) || extremes.min <= rank_of_double(-65536.0))
         for (int i = 0; i < n; i++) {
@@ -295,6 +353,11 @@ static void add_block(Statistics *statistics, const char *source, int n, const T
 {
     Values values;
     Extremes extremes = type->load(source, n, &values);
+    /* Processors fetch memory ahead by themselves only to the end of a page, and a block of wide
+     * elements is that long: the next one comes while this one is summed. */
+    if (type->size >= 4)
+        for (size_t ahead = 0, size = (size_t)n * type->size; ahead < size; ahead += 64)
+            __builtin_prefetch(source + size + ahead);
     Sums sums = type->form == WIDE ? sum_wide(&values, n) : sum_narrow(&values, n);
     double largest_square = BIG_LIMIT * BIG_LIMIT, smallest_square = SMALL_LIMIT * SMALL_LIMIT;
     int plain = sums.squares >= smallest_square && sums.squares <= largest_square;

@@ -28,7 +28,7 @@ static const double THRESHOLDS[THRESHOLD_COUNT] = {1e-4, 1e-3, 5e-3, 1e-2};
  * a threshold than NEAR is on the right side of it; a block with anything nearer, or one that may
  * hold a new maximum, is measured exactly.
  *
- * Elements of at most 11 significant bits are short. Near a threshold k / 10000, with k at most 100,
+ * Elements of at most 11 significant bits are short. Near a threshold k / 10000, k at most 100,
  * both are multiples of one power of two, so that their relative error is a fraction D / B with
  * B < 2^12. It is the threshold itself, which double rounds to the same number and which is not
  * within, or off by more than 1 / (k B), that is, 2^-19: nothing else comes near. */
@@ -45,12 +45,21 @@ typedef struct {
 
 typedef struct {
     double dot, a_squares, b_squares, squares, max_abs, max_relative, a_peak, b_peak;
-    int64_t within[THRESHOLD_COUNT], unequal, zero, both_zero;
+    int64_t within[THRESHOLD_COUNT], unequal;
     int64_t doubtful; /* how many are near to a threshold and not counted as within it */
     int finite;       /* 0: NaN or infinities are among the elements, and the rest means nothing */
 } Block;
 
-/* --- variants: the inner loops for each set of instructions -----------------------------------*/
+/* What is read next. Processors fetch memory ahead by themselves only to the end of a page, and
+ * a block is that long: they are told. */
+typedef struct {
+    const char *a, *b;
+    size_t a_size, b_size; /* of an element */
+} Ahead;
+
+/* --- variants: the inner loops for each set of instructions -----------------------------------
+ * AVX2 is chosen when the module runs, on any x86-64. It comes near to what two cores can read from
+ * memory, so wider vectors would add code and no speed. */
 
 #define JOIN(name, variant) name##_##variant
 
@@ -67,7 +76,7 @@ typedef struct {
 #include "_pair_lanes.h"
 
 #if defined(__x86_64__)
-#define HAVE_X86_VARIANTS
+#define HAVE_AVX2
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
@@ -80,7 +89,8 @@ typedef struct {
 #define FLOAT_MAX(x, y) ((Floats)_mm256_max_ps((__m256)(x), (__m256)(y)))
 #define ANY(flags) (!_mm256_testz_si256((__m256i)(flags), (__m256i)(flags)))
 #define WIDEN(narrow) ((Doubles)_mm256_cvtps_pd((__m128)(narrow)))
-#define ADD_PRODUCT(x, y, sum) ((Doubles)_mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(sum)))
+#define ADD_PRODUCT(x, y, sum)                                                                     \
+    ((Doubles)_mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(sum)))
 #define VARIANT(name) JOIN(name, avx2)
 #define MAX(x, y) ((Doubles)_mm256_max_pd((__m256d)(x), (__m256d)(y)))
 #include "_pair_lanes.h"
@@ -89,7 +99,8 @@ static void half_avx2(const char *source, int n, float *values)
 {
     int i = 0;
     for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(values + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(source + 2 * i))));
+        _mm256_storeu_ps(values + i,
+                         _mm256_cvtph_ps(_mm_loadu_si128((const void *)(source + 2 * i))));
     if (i < n) {
         uint16_t rest[8] = {0};
         float wide[8];
@@ -107,23 +118,6 @@ static void brain_avx2(const char *restrict source, int n, float *restrict value
         values[i] = float_of_brain(x);
     }
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq")
-#endif
-#define LANES 8
-#define FLOAT_LANES 8
-#define FLOAT_MAX(x, y) ((Floats)_mm256_max_ps((__m256)(x), (__m256)(y)))
-#define ANY(flags) (!_mm256_testz_si256((__m256i)(flags), (__m256i)(flags)))
-#define WIDEN(narrow) ((Doubles)_mm512_cvtps_pd((__m256)(narrow)))
-#define ADD_PRODUCT(x, y, sum) ((Doubles)_mm512_fmadd_pd((__m512d)(x), (__m512d)(y), (__m512d)(sum)))
-#define VARIANT(name) JOIN(name, avx512)
-#define MAX(x, y) ((Doubles)_mm512_max_pd((__m512d)(x), (__m512d)(y)))
-#include "_pair_lanes.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -202,22 +196,21 @@ static const Type TYPES[] = {
     {"bool", 1, load_bool, NULL, SHORT},
 };
 
-typedef void (*MeasureFloats)(const float *a, const float *b, int n, float *ratios, Block *out);
+typedef void (*MeasureFloats)(const float *a, const float *b, int n, const Ahead *ahead,
+                              float *ratios, Block *out);
 
 typedef struct {
     const char *name;
     MeasureFloats measure_narrow, measure_short;
     double (*find_ratio)(const float *a, const float *b, int n, const float *ratios, float limit);
-    double (*find_error)(const float *a, const float *b, int n);
+    double (*find_error)(const float *a, const float *b, int n, float limit);
     void (*find_ratios)(const float *a, const float *b, int n, Block *out);
     void (*measure_wide)(const double *a, const double *b, int n, const Scales *scales, Block *out);
     LoadNarrow load_float16, load_bfloat16;
 } Variant;
 
 static const Variant VARIANTS[] = {
-#if defined(HAVE_X86_VARIANTS)
-    {"avx512", measure_narrow_avx512, measure_short_avx512, find_ratio_avx512, find_error_avx512,
-     find_ratios_avx512, measure_wide_avx512, half_avx2, brain_avx2},
+#if defined(HAVE_AVX2)
     {"avx2", measure_narrow_avx2, measure_short_avx2, find_ratio_avx2, find_error_avx2,
      find_ratios_avx2, measure_wide_avx2, half_avx2, brain_avx2},
 #endif
@@ -226,17 +219,15 @@ static const Variant VARIANTS[] = {
 };
 #define VARIANT_COUNT ((int)(sizeof VARIANTS / sizeof *VARIANTS))
 
-static int has_variant(int number)
+static int has_variant(const Variant *variant)
 {
-#if defined(HAVE_X86_VARIANTS)
+#if defined(HAVE_AVX2)
     __builtin_cpu_init();
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-    if (number == 0)
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
-    if (number == 1)
-        return avx2;
+    /* Every processor with AVX2 converts float16, too; compilers cannot ask all about it. */
+    if (variant == &VARIANTS[0])
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
-    (void)number;
+    (void)variant;
     return 1;
 }
 
@@ -302,16 +293,15 @@ static double total_of(Sum sum)
 typedef struct {
     Sum dot, a_squares, b_squares, squares;
     double max_abs, max_relative, a_peak, b_peak;
-    int64_t max_abs_index, within[THRESHOLD_COUNT], unequal, zero, both_zero;
+    int64_t max_abs_index, within[THRESHOLD_COUNT], unequal;
     int64_t nan_mismatch, inf_mismatch, opposite, a_special, b_special;
 } Pair;
 
-/* Count pairs that are not finite, make two zeros of each; return how many there are and, in
- * `mismatches`, how many of them disagree. */
+/* Count pairs that are not finite and make two zeros of each; return how many of them disagree. */
 #define CLEAN(name, value, LIMIT)                                                                  \
-    static int clean_##name(Pair *pair, value *a, value *b, int n, int *mismatches)                \
+    static int clean_##name(Pair *pair, value *a, value *b, int n)                                 \
     {                                                                                              \
-        int a_special = 0, b_special = 0, special = 0, nan_mismatch = 0, inf_mismatch = 0;         \
+        int a_special = 0, b_special = 0, nan_mismatch = 0, inf_mismatch = 0;                      \
         int opposite = 0;                                                                          \
         for (int i = 0; i < n; i++) {                                                              \
             value x = a[i], y = b[i];                                                              \
@@ -322,7 +312,6 @@ typedef struct {
             int drop = x_nan | y_nan | x_infinite | y_infinite;                                    \
             a_special += x_nan | x_infinite;                                                       \
             b_special += y_nan | y_infinite;                                                       \
-            special += drop;                                                                       \
             nan_mismatch += one_nan;                                                               \
             inf_mismatch += other;                                                                 \
             opposite += other & x_infinite & y_infinite;                                           \
@@ -334,8 +323,7 @@ typedef struct {
         pair->nan_mismatch += nan_mismatch;                                                        \
         pair->inf_mismatch += inf_mismatch;                                                        \
         pair->opposite += opposite;                                                                \
-        *mismatches = nan_mismatch + inf_mismatch;                                                 \
-        return special;                                                                            \
+        return nan_mismatch + inf_mismatch;                                                        \
     }
 
 CLEAN(narrow, float, FLT_MAX)
@@ -355,7 +343,7 @@ static int64_t count_unequal_integers(const Side *a, const Side *b, Py_ssize_t f
     return unequal;
 }
 
-static void add_block(Pair *pair, const Block *block, int padding, int special, int mismatches)
+static void add_block(Pair *pair, const Block *block, int padding, int mismatches)
 {
     add_to(&pair->dot, block->dot);
     add_to(&pair->a_squares, block->a_squares);
@@ -367,8 +355,6 @@ static void add_block(Pair *pair, const Block *block, int padding, int special, 
     for (int t = 0; t < THRESHOLD_COUNT; t++)
         pair->within[t] += block->within[t] - padding - mismatches;
     pair->unequal += block->unequal + mismatches;
-    pair->zero += block->zero - padding - special;
-    pair->both_zero += block->both_zero - padding - special;
 }
 
 /* Pad with pairs of zeros, which change no sum and no maximum. */
@@ -376,15 +362,22 @@ static void add_block(Pair *pair, const Block *block, int padding, int special, 
     for (int i = (n); i < (padded); i++)                                                           \
         (values)[i] = 0;
 
-/* The largest error grows rarely: only then its place is looked for. */
+/* The largest error grows rarely: only then its place is looked for. Should somebody write to the
+ * memory meanwhile, it may be gone: the search ends with the block. */
 #define NOTE_WORST(a, b)                                                                           \
     if (block.max_abs > pair->max_abs) {                                                           \
         int place = 0;                                                                             \
-        while (fabs((double)(a)[place] - (double)(b)[place]) != block.max_abs)                     \
+        while (place < n - 1 && fabs((double)(a)[place] - (double)(b)[place]) != block.max_abs)    \
             place++;                                                                               \
         pair->max_abs = block.max_abs;                                                             \
         pair->max_abs_index = (int64_t)first + place;                                              \
     }
+
+/* Whole groups of aligned floats are read where they are. */
+static int is_readable(const Side *side)
+{
+    return side->type->narrow == load_float32 && (uintptr_t)side->source % sizeof(float) == 0;
+}
 
 static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ssize_t first, int n,
                                  const Variant *variant)
@@ -392,43 +385,45 @@ static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ss
     float left[BLOCK], right[BLOCK], ratios[BLOCK];
     const float *x = left, *y = right;
     int padded = (n + GROUP - 1) / GROUP * GROUP;
-    /* Whole groups of floats are read where they are. */
-    if (a->type->narrow == load_float32 && padded == n)
-        x = (const float *)(const void *)(a->source + (size_t)first * sizeof *x);
+    if (padded == n && is_readable(a))
+        x = (const float *)(const void *)a->source + first;
     else
         load_narrow(a, first, n, variant, left);
-    if (b->type->narrow == load_float32 && padded == n)
-        y = (const float *)(const void *)(b->source + (size_t)first * sizeof *y);
+    if (padded == n && is_readable(b))
+        y = (const float *)(const void *)b->source + first;
     else
         load_narrow(b, first, n, variant, right);
     PAD(left, n, padded)
     PAD(right, n, padded)
     int is_short = a->type->kind == SHORT && b->type->kind == SHORT;
+    size_t next = (size_t)first + BLOCK;
+    Ahead ahead = {a->source + next * a->type->size, b->source + next * b->type->size,
+                   a->type->size, b->type->size};
     MeasureFloats measure = is_short ? variant->measure_short : variant->measure_narrow;
     Block block;
-    int special = 0, mismatches = 0;
-    measure(x, y, padded, ratios, &block);
+    int mismatches = 0;
+    measure(x, y, padded, &ahead, ratios, &block);
     if (!block.finite) {
         memmove(left, x, (size_t)n * sizeof *left);
         memmove(right, y, (size_t)n * sizeof *right);
         x = left;
         y = right;
-        special = clean_narrow(pair, left, right, n, &mismatches);
-        measure(x, y, padded, ratios, &block);
+        mismatches = clean_narrow(pair, left, right, n);
+        measure(x, y, padded, &ahead, ratios, &block);
     }
     double least = block.max_relative * (1.0 - NEAR), most = block.max_relative * (1.0 + NEAR);
+    double known = pair->max_relative * (1.0 - NEAR);
     if (block.doubtful)
         variant->find_ratios(x, y, padded, &block);
     else if (block.unequal && most >= pair->max_relative)
-        block.max_relative =
-            variant->find_ratio(x, y, padded, ratios, (float)fmax(least, pair->max_relative * (1.0 - NEAR)));
+        block.max_relative = variant->find_ratio(x, y, padded, ratios, (float)fmax(least, known));
     else
         block.max_relative = 0.0;
     if (block.unequal && block.max_abs >= (float)pair->max_abs)
-        block.max_abs = variant->find_error(x, y, padded);
+        block.max_abs = variant->find_error(x, y, padded, (float)block.max_abs);
     else
         block.max_abs = 0.0;
-    add_block(pair, &block, padded - n, special, mismatches);
+    add_block(pair, &block, padded - n, mismatches);
     NOTE_WORST(x, y)
 }
 
@@ -442,15 +437,15 @@ static void measure_wide_block(Pair *pair, const Side *a, const Side *b, Py_ssiz
     PAD(left, n, padded)
     PAD(right, n, padded)
     Block block;
-    int special = 0, mismatches = 0;
+    int mismatches = 0;
     variant->measure_wide(left, right, padded, scales, &block);
     if (!block.finite) {
-        special = clean_wide(pair, left, right, n, &mismatches);
+        mismatches = clean_wide(pair, left, right, n);
         variant->measure_wide(left, right, padded, scales, &block);
     }
     if (a->type->kind >= SIGNED64 && b->type->kind >= SIGNED64)
         block.unequal = count_unequal_integers(a, b, first, n);
-    add_block(pair, &block, padded - n, special, mismatches);
+    add_block(pair, &block, padded - n, mismatches);
     NOTE_WORST(left, right)
 }
 
@@ -508,7 +503,7 @@ static const Variant *parse_variant(PyObject *name)
     if (text == NULL)
         return NULL;
     for (int i = 0; i < VARIANT_COUNT; i++)
-        if (has_variant(i) && (*text == '\0' || strcmp(VARIANTS[i].name, text) == 0))
+        if (has_variant(&VARIANTS[i]) && (*text == '\0' || strcmp(VARIANTS[i].name, text) == 0))
             return &VARIANTS[i];
     PyErr_Format(PyExc_ValueError, "this machine has no variant '%s'", text);
     return NULL;
@@ -552,16 +547,18 @@ PyObject *measure_pair(PyObject *self, PyObject *const *args, Py_ssize_t arg_cou
     measure_sides(&pair, &a, &b, n, variant, &scales);
     Py_END_ALLOW_THREADS
     return Py_BuildValue(
-        "dddddLd(LLLL)LLLLLLLLdd", total_of(pair.dot), total_of(pair.a_squares),
+        "dddddLd(LLLL)LLLLLLdd", total_of(pair.dot), total_of(pair.a_squares),
         total_of(pair.b_squares), total_of(pair.squares), pair.max_abs,
         (long long)pair.max_abs_index, pair.max_relative, (long long)pair.within[0],
         (long long)pair.within[1], (long long)pair.within[2], (long long)pair.within[3],
         (long long)pair.unequal, (long long)pair.nan_mismatch, (long long)pair.inf_mismatch,
         (long long)pair.opposite, (long long)pair.a_special, (long long)pair.b_special,
-        (long long)pair.both_zero, (long long)pair.zero, pair.a_peak, pair.b_peak);
+        pair.a_peak, pair.b_peak);
 }
 
-const char pair_variants_doc[] = "pair_variants()\n--\n\nReturn the variants that this machine can run, the fastest first.";
+const char pair_variants_doc[] =
+    "pair_variants()\n--\n\n"
+    "Return the variants that this machine can run, the fastest first.";
 
 PyObject *pair_variants(PyObject *self, PyObject *unused)
 {
@@ -569,7 +566,7 @@ PyObject *pair_variants(PyObject *self, PyObject *unused)
     (void)unused;
     PyObject *names = PyList_New(0);
     for (int i = 0; names != NULL && i < VARIANT_COUNT; i++) {
-        if (!has_variant(i))
+        if (!has_variant(&VARIANTS[i]))
             continue;
         PyObject *name = PyUnicode_FromString(VARIANTS[i].name);
         if (name == NULL || PyList_Append(names, name) < 0)

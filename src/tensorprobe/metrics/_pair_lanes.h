@@ -90,16 +90,28 @@ static inline int64_t VARIANT(count_floats)(const FloatFlags *flags)
  * NEAR in _pair.c, also for what is short. */
 static inline __attribute__((always_inline)) void
 VARIANT(measure_floats)(const float *restrict a, const float *restrict b, int n, int is_short,
-                        float *restrict ratios, Block *restrict out)
+                        const Ahead *ahead, float *restrict ratios, Block *restrict out)
 {
     Doubles dot[VECTORS] = {{0}}, a_squares[VECTORS] = {{0}}, b_squares[VECTORS] = {{0}};
     Doubles squares[VECTORS] = {{0}};
-    Floats error[FLOAT_VECTORS] = {{0}}, ratio[FLOAT_VECTORS] = {{0}};
-    FloatFlags unequal[FLOAT_VECTORS] = {{0}}, zero[FLOAT_VECTORS] = {{0}};
-    FloatFlags both_zero[FLOAT_VECTORS] = {{0}}, perhaps[FLOAT_VECTORS] = {{0}};
-    FloatFlags within[THRESHOLD_COUNT][FLOAT_VECTORS] = {{{0}}};
+    Floats error[FLOAT_VECTORS] = {{0}};
     const Floats epsilon = (Floats){0} + (float)EPSILON;
+    /* Division is slow and has a unit of its own: it goes on while the sums are added. */
     for (int i = 0; i < n; i += GROUP) {
+        __builtin_prefetch(ahead->a + (size_t)i * ahead->a_size);
+        __builtin_prefetch(ahead->b + (size_t)i * ahead->b_size);
+#pragma GCC unroll 4
+        for (int v = 0; v < FLOAT_VECTORS; v++) {
+            Floats x, y;
+            memcpy(&x, a + i + v * FLOAT_LANES, sizeof x);
+            memcpy(&y, b + i + v * FLOAT_LANES, sizeof y);
+            Floats d = (Floats)((FloatFlags)(x - y) & INT32_MAX);
+            FloatFlags none = y == 0.0f;
+            Floats size = (Floats)(((FloatFlags)y & INT32_MAX) | (none & (FloatFlags)epsilon));
+            Floats r = d / size;
+            memcpy(ratios + i + v * FLOAT_LANES, &r, sizeof r);
+            error[v] = FLOAT_MAX(error[v], d);
+        }
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
             Doubles x = VARIANT(widen)(a + i + v * LANES), y = VARIANT(widen)(b + i + v * LANES);
@@ -109,21 +121,17 @@ VARIANT(measure_floats)(const float *restrict a, const float *restrict b, int n,
             b_squares[v] = ADD_PRODUCT(y, y, b_squares[v]);
             squares[v] += difference * difference;
         }
+    }
+    Floats ratio[FLOAT_VECTORS] = {{0}};
+    FloatFlags unequal[FLOAT_VECTORS] = {{0}}, perhaps[FLOAT_VECTORS] = {{0}};
+    FloatFlags within[THRESHOLD_COUNT][FLOAT_VECTORS] = {{{0}}};
+    for (int i = 0; i < n; i += GROUP) {
 #pragma GCC unroll 4
         for (int v = 0; v < FLOAT_VECTORS; v++) {
-            Floats x, y;
-            memcpy(&x, a + i + v * FLOAT_LANES, sizeof x);
-            memcpy(&y, b + i + v * FLOAT_LANES, sizeof y);
-            Floats d = (Floats)((FloatFlags)(x - y) & INT32_MAX);
-            FloatFlags none = y == 0.0f, differs = x != y;
-            Floats size = (Floats)(((FloatFlags)y & INT32_MAX) | (none & (FloatFlags)epsilon));
-            Floats r = d / size;
-            memcpy(ratios + i + v * FLOAT_LANES, &r, sizeof r);
-            error[v] = FLOAT_MAX(error[v], d);
+            Floats r;
+            memcpy(&r, ratios + i + v * FLOAT_LANES, sizeof r);
             ratio[v] = FLOAT_MAX(ratio[v], r);
-            unequal[v] += differs;
-            zero[v] += none;
-            both_zero[v] += none & ~differs;
+            unequal[v] += r != 0.0f; /* floats that differ do so by 2^-25 of either at least */
             within[0][v] += r < SURELY[0];
             within[1][v] += r < SURELY[1];
             within[2][v] += r < SURELY[2];
@@ -144,8 +152,6 @@ VARIANT(measure_floats)(const float *restrict a, const float *restrict b, int n,
     out->max_relative = VARIANT(largest_float)(ratio);
     out->a_peak = out->b_peak = 0.0;
     out->unequal = VARIANT(count_floats)(unequal);
-    out->zero = VARIANT(count_floats)(zero);
-    out->both_zero = VARIANT(count_floats)(both_zero);
     out->doubtful = 0;
     for (int t = 0; t < THRESHOLD_COUNT; t++) {
         out->within[t] = VARIANT(count_floats)(within[t]);
@@ -156,26 +162,33 @@ VARIANT(measure_floats)(const float *restrict a, const float *restrict b, int n,
     out->finite = proof <= DBL_MAX; /* no square of a float leaves the range of double */
 }
 
-static void VARIANT(measure_narrow)(const float *a, const float *b, int n, float *ratios, Block *out)
+static void VARIANT(measure_narrow)(const float *a, const float *b, int n, const Ahead *ahead,
+                                    float *ratios, Block *out)
 {
-    VARIANT(measure_floats)(a, b, n, 0, ratios, out);
+    VARIANT(measure_floats)(a, b, n, 0, ahead, ratios, out);
 }
 
-static void VARIANT(measure_short)(const float *a, const float *b, int n, float *ratios, Block *out)
+static void VARIANT(measure_short)(const float *a, const float *b, int n, const Ahead *ahead,
+                                    float *ratios, Block *out)
 {
-    VARIANT(measure_floats)(a, b, n, 1, ratios, out);
+    VARIANT(measure_floats)(a, b, n, 1, ahead, ratios, out);
 }
 
-/* Return the largest error exactly. */
-static double VARIANT(find_error)(const float *a, const float *b, int n)
+/* Return the largest error exactly, knowing that its near value is not below `limit`. */
+static double VARIANT(find_error)(const float *a, const float *b, int n, float limit)
 {
     Doubles error[VECTORS] = {{0}};
-    for (int i = 0; i < n; i += GROUP)
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) {
-            Doubles x = VARIANT(widen)(a + i + v * LANES), y = VARIANT(widen)(b + i + v * LANES);
-            error[v] = MAX(error[v], VARIANT(magnitude)(x - y));
-        }
+    for (int i = 0; i < n; i += FLOAT_LANES) {
+        Floats x, y;
+        memcpy(&x, a + i, sizeof x);
+        memcpy(&y, b + i, sizeof y);
+        Floats near = (Floats)((FloatFlags)(x - y) & INT32_MAX);
+        if (ANY(near >= limit))
+            for (int k = 0; k < FLOAT_LANES; k += LANES) {
+                Doubles difference = VARIANT(widen)(a + i + k) - VARIANT(widen)(b + i + k);
+                error[0] = MAX(error[0], VARIANT(magnitude)(difference));
+            }
+    }
     return VARIANT(largest)(error);
 }
 
@@ -232,7 +245,7 @@ static void VARIANT(measure_wide)(const double *restrict a, const double *restri
     Doubles dot[VECTORS] = {{0}}, a_squares[VECTORS] = {{0}}, b_squares[VECTORS] = {{0}};
     Doubles squares[VECTORS] = {{0}}, error[VECTORS] = {{0}}, ratio[VECTORS] = {{0}};
     Doubles a_peak[VECTORS] = {{0}}, b_peak[VECTORS] = {{0}}, proof[VECTORS] = {{0}};
-    Flags unequal[VECTORS] = {{0}}, zero[VECTORS] = {{0}}, both_zero[VECTORS] = {{0}};
+    Flags unequal[VECTORS] = {{0}};
     Flags within[THRESHOLD_COUNT][VECTORS] = {{{0}}};
     const Doubles epsilon = (Doubles){0} + EPSILON;
     for (int i = 0; i < n; i += GROUP) {
@@ -244,14 +257,12 @@ static void VARIANT(measure_wide)(const double *restrict a, const double *restri
             proof[v] += x * 0.0 + y * 0.0;
             a_peak[v] = MAX(a_peak[v], VARIANT(magnitude)(x));
             b_peak[v] = MAX(b_peak[v], size);
-            Flags none = y == 0.0, differs = difference != 0.0;
+            Flags none = y == 0.0;
             size = (Doubles)((Flags)size | (none & (Flags)epsilon));
             Doubles r = d / size;
             error[v] = MAX(error[v], d);
             ratio[v] = MAX(ratio[v], r);
-            unequal[v] += differs;
-            zero[v] += none;
-            both_zero[v] += none & ~differs;
+            unequal[v] += difference != 0.0;
             within[0][v] += r < THRESHOLDS[0];
             within[1][v] += r < THRESHOLDS[1];
             within[2][v] += r < THRESHOLDS[2];
@@ -274,8 +285,6 @@ static void VARIANT(measure_wide)(const double *restrict a, const double *restri
     out->a_peak = VARIANT(largest)(a_peak);
     out->b_peak = VARIANT(largest)(b_peak);
     out->unequal = VARIANT(count)(unequal);
-    out->zero = VARIANT(count)(zero);
-    out->both_zero = VARIANT(count)(both_zero);
     for (int t = 0; t < THRESHOLD_COUNT; t++)
         out->within[t] = VARIANT(count)(within[t]);
     double sum = VARIANT(fold)(proof);

@@ -82,8 +82,6 @@ class Kernel(Protocol):
         int,
         int,
         int,
-        int,
-        int,
         float,
         float,
     ]:

@@ -6,12 +6,12 @@ in a text such as `-inf`, stay as they are.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
+import re
 from collections.abc import Sequence
 from itertools import islice
 
+from tensorprobe.report.row_text import load_row_text
 from tensorprobe.report.table import Cell, Table, new_report
 
 __all__ = ["write_csv"]
@@ -19,6 +19,8 @@ __all__ = ["write_csv"]
 _ROWS_PER_WRITE = 2000
 # What starts a formula in one spreadsheet or another.
 _FORMULA_STARTS = frozenset("=+-@\t\r")
+_QUOTED = re.compile(r'[",\r\n]')
+_SPECIAL = re.compile(r'[",\r\n\0]')
 
 
 def write_csv(path: str | os.PathLike[str], table: Table) -> None:
@@ -36,31 +38,41 @@ def write_csv(path: str | os.PathLike[str], table: Table) -> None:
     Raises:
         ReportError: the file cannot be written.
     """
+    compiled = load_row_text()
     with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_harmless(table.header))
+        file.write(_line(table.header))
         rows = iter(table.rows)
         while batch := list(islice(rows, _ROWS_PER_WRITE)):
-            writer.writerows([_harmless(row) for row in batch])
-            file.write(_encoded(text.getvalue()))
-            text.seek(0)
-            text.truncate()
-        file.write(_encoded(text.getvalue()))
+            if compiled is None:
+                lines = [_line(row) for row in batch]
+            else:
+                make = compiled.csv_row
+                lines = [make(row) or _line(row) for row in batch]
+            file.write(b"".join(lines))
 
 
-def _harmless(row: Sequence[Cell]) -> Sequence[Cell]:
-    # A million rows come by: those without such a text, nearly all, are not copied.
-    for value in row:
-        if type(value) is str and value[:1] in _FORMULA_STARTS:
-            return [_as_text(cell) if isinstance(cell, str) else cell for cell in row]
-    return row
+def _line(row: Sequence[Cell]) -> bytes:
+    text = ",".join(map(_cell_text, row)) or '""'
+    try:
+        return f"{text}\n".encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, from a file's name that is no UTF-8.
+        units = f"{text}\n".encode("utf-16-le", "surrogatepass")
+        return units.decode("utf-16-le", "replace").encode()
 
 
-def _as_text(text: str) -> str:
-    if text[:1] not in _FORMULA_STARTS or _is_number(text):
-        return text
-    return "'" + text
+def _cell_text(value: Cell) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        # A number of numpy prints its type in its repr.
+        return repr(float(value)) if isinstance(value, float) else str(value)
+    if value[:1] in _FORMULA_STARTS and not _is_number(value):
+        value = "'" + value
+    if not _SPECIAL.search(value):
+        return value
+    quoted = value.replace("\0", "�").replace('"', '""')
+    return f'"{quoted}"' if _QUOTED.search(quoted) else quoted
 
 
 def _is_number(text: str) -> bool:
@@ -69,13 +81,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _encoded(text: str) -> bytes:
-    if "\0" in text:
-        text = text.replace("\0", "�")
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, from a file's name that is no UTF-8.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()

@@ -31,7 +31,7 @@ ROWS_PER_SHEET = 1_048_576
 _MOST_COLUMNS = 16_384
 # A larger member of a zip needs a form that not every spreadsheet reads.
 _BYTES_PER_SHEET = 2_000_000_000
-_CHARACTERS_PER_WRITE = 1 << 20
+_BYTES_PER_WRITE = 1 << 20
 _WAITING_WRITES = 4
 # Level 1 packs such text to a twentieth already; level 6 takes three times as long for a thirtieth.
 _PACKING = 1
@@ -115,35 +115,35 @@ def _write_sheet(
     writer = RowWriter()
     make_row = writer.row
     fills = table.fills
-    pieces = [_sheet_start(widths), make_row(1, table.header, _HEADER_STYLE)]
-    characters, written = 0, 0
+    pieces = [_sheet_start(widths).encode(), make_row(1, table.header, _HEADER_STYLE)]
+    waiting_bytes, written = 0, 0
     last_row = 1
     while waiting is not None and last_row < ROWS_PER_SHEET and written < _BYTES_PER_SHEET:
         index, row = waiting
         last_row += 1
         if not fills:
-            text = make_row(last_row, row)
+            made = make_row(last_row, row)
         else:
             style = _FILL_STYLES.get(fills.get(index, ""), 0)
             styles = [
                 _FILL_STYLES.get(fills.get((index, column), ""), style)
                 for column in range(len(row))
             ]
-            text = (
+            made = (
                 make_row(last_row, row, style)
                 if styles.count(style) == len(styles)
                 else writer.styled_row(last_row, row, styles)
             )
-        pieces.append(text)
-        characters += len(text)
-        if characters > _CHARACTERS_PER_WRITE:
-            written += sheet.write("".join(pieces).encode())
+        pieces.append(made)
+        waiting_bytes += len(made)
+        if waiting_bytes > _BYTES_PER_WRITE:
+            written += sheet.write(b"".join(pieces))
             pieces.clear()
-            characters = 0
+            waiting_bytes = 0
         waiting = next(numbered, None)
     filtered = f"A1:{column_letters(len(table.header) - 1)}{last_row}"
-    pieces.append(f'</sheetData><autoFilter ref="{filtered}"/></worksheet>')
-    sheet.write("".join(pieces).encode())
+    pieces.append(f'</sheetData><autoFilter ref="{filtered}"/></worksheet>'.encode())
+    sheet.write(b"".join(pieces))
     return last_row, waiting
 
 

@@ -1,6 +1,7 @@
 """The cells of a sheet as XML text, quickly.
 
-    row ─► the types of its cells ─► a form made once per combination ─► form % values
+    row ─► the compiled row writer (report.row_text), where it is there and nothing is unusual
+        └► the types of its cells ─► a form made once per combination ─► form % values
 
 Most rows of a table have the same types in the same places, so a row costs one formatting call. A
 row with a number that a sheet cannot hold, or a single filled cell, is put together cell by cell.
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from tensorprobe.report.row_text import load_row_text
 from tensorprobe.report.table import Cell
 
 __all__ = ["LONGEST_TEXT", "RowWriter", "column_letters"]
@@ -116,15 +118,16 @@ class RowWriter:
     """Turns rows into the `<row>` elements of one sheet.
 
     >>> writer = RowWriter()
-    >>> writer.row(2, ("a<b", 0.5, True, None))
+    >>> writer.row(2, ("a<b", 0.5, True, None)).decode()
     '<row r="2"><c r="A2" t="inlineStr"><is><t>a&lt;b</t></is></c><c r="B2"><v>0.5</v></c><c r="C2" t="b"><v>1</v></c></row>'
     """  # noqa: E501
 
     def __init__(self) -> None:
         self._texts = _Texts()
         self._forms: dict[tuple[Any, ...], _Form | None] = {}
+        self._compiled = load_row_text()
 
-    def row(self, number: int, row: Sequence[Cell], style: int = 0) -> str:
+    def row(self, number: int, row: Sequence[Cell], style: int = 0) -> bytes:
         """Return one row, every cell in the same style.
 
         Args:
@@ -132,6 +135,10 @@ class RowWriter:
             row: its cells.
             style: the number of a style of the workbook.
         """
+        if self._compiled is not None:
+            made = self._compiled.sheet_row(number, row, style, self._texts)
+            if made is not None:
+                return made
         types = (style, *map(type, row))
         try:
             form = self._forms[types]
@@ -156,15 +163,15 @@ class RowWriter:
             values[column] = texts[values[column]]  # type: ignore[index]
         if has_none:
             values = [value for value in values if value is not None]
-        return template.replace(_ROW_NUMBER, str(number)) % tuple(values)
+        return (template.replace(_ROW_NUMBER, str(number)) % tuple(values)).encode()
 
-    def styled_row(self, number: int, row: Sequence[Cell], styles: Sequence[int]) -> str:
+    def styled_row(self, number: int, row: Sequence[Cell], styles: Sequence[int]) -> bytes:
         """Return one row whose cells have a style each."""
         cells = [
             self._cell(f"{column_letters(index)}{number}", value, style)
             for index, (value, style) in enumerate(zip(row, styles, strict=True))
         ]
-        return f'<row r="{number}">{"".join(cells)}</row>'
+        return f'<row r="{number}">{"".join(cells)}</row>'.encode()
 
     def _cell(self, place: str, value: Any, style: int) -> str:
         start = _cell_start(place, style)

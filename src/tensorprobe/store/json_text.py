@@ -35,15 +35,25 @@ def parse_json(text: bytes) -> Any:
     Raises:
         DumpError: it is no JSON; the message says where, but not in which file.
     """
-    # jiter refuses half of a surrogate pair, which a file name in a stack may hold.
-    parse = json.loads if jiter is None or b"\\ud" in text else jiter.from_json
     try:
         if len(text) < _LARGE:
-            return parse(text)
+            return _parse(text)
         with collector_paused():
-            return parse(text)
+            return _parse(text)
     except (ValueError, RecursionError) as err:
         raise DumpError(f"not valid JSON: {_first_line(err)}") from err
+
+
+def _parse(text: bytes) -> Any:
+    if jiter is None:
+        return json.loads(text)
+    try:
+        return jiter.from_json(text)
+    except ValueError:
+        # jiter refuses half of a surrogate pair, which a file name in a stack may hold.
+        if b"\\ud" not in text and b"\\uD" not in text:
+            raise
+        return json.loads(text)
 
 
 def parse_start_of_json(text: bytes) -> Any:

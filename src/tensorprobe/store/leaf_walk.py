@@ -1,15 +1,16 @@
 """Walk the parsed JSON of a call straight to its leaves, for reading a whole dump.
 
-Only what is exactly as it should be is read here, and with the same functions as for records. Of
-anything else the walker says that it is unusual, and the reader of records, which can tell what is
-wrong with it, gets the call.
+parsed call ─► _leaf_walk.c, where it is compiled and nothing in the call is nested
+            └► LeafWalker, what is exactly as it should be, with the functions of the records
+            └► the reader of records, which can tell what is wrong with the rest
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, Protocol
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.names import is_parameter_gradients
 from tensorprobe.records import DictValue, ListValue, PeerOpValue
 from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder, usual_fields
@@ -27,6 +28,33 @@ _PLAIN_TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 # The constructor that a NamedTuple writes in Python takes twice as long.
 _make_leaf = partial(tuple.__new__, Leaf)
 _make_call = partial(tuple.__new__, CallLeaves)
+
+
+class _Compiled(Protocol):
+    """What `_leaf_walk.c` offers."""
+
+    def call_leaves(
+        self, name: str, raw: dict[str, Any], shapes: KnownShapes, /
+    ) -> CallLeaves | None:
+        """Return the values of a call, or None if Python must read it."""
+        ...
+
+    def set_up(
+        self,
+        leaf: type[Leaf],
+        call: type[CallLeaves],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        /,
+    ) -> None:
+        """Take the classes and the places of the first arguments and results."""
+        ...
+
+
+@cache
+def _set_up(compiled: _Compiled) -> _Compiled:
+    compiled.set_up(Leaf, CallLeaves, _INPUTS, _OUTPUTS)
+    return compiled
 
 
 class _UnusualError(Exception):
@@ -47,6 +75,8 @@ class LeafWalker:
     def __init__(self, shapes: KnownShapes | None = None, *, is_saved: bool = False) -> None:
         self._shapes: KnownShapes = {} if shapes is None else shapes
         self._is_saved = is_saved
+        compiled = load_compiled("tensorprobe.store._leaf_walk", "call_leaves", "set_up")
+        self._compiled = None if compiled is None else _set_up(compiled)
 
     def call(self, name: str, raw: Any) -> CallLeaves | None:
         """Return the values of a parsed entry, or None if anything about it is unusual."""
@@ -62,6 +92,10 @@ class LeafWalker:
                     is_single = type(value) is list and len(value) == 1
                     self._walk(key, value[0] if is_single else value, leaves, 0)
                 return CallLeaves(name, leaves, None)
+            if self._compiled is not None:
+                walked = self._compiled.call_leaves(name, raw, self._shapes)
+                if walked is not None:
+                    return walked
             inputs = raw.get("input_args" if "input_args" in raw else "input")
             if inputs:
                 self._walk_list(_INPUTS, "input.", inputs, leaves)
@@ -120,7 +154,7 @@ class LeafWalker:
                 if fields is not None:
                     leaves.append(_make_leaf((place, "tensor", *fields, None)))
                     return
-            elif type_name in _PLAIN_TYPES and len(raw) == 2:
+            elif type(type_name) is str and type_name in _PLAIN_TYPES and len(raw) == 2:
                 value = raw.get("value")
                 if type(value) is _PLAIN_TYPES[type_name]:
                     leaves.append(

@@ -1,0 +1,507 @@
+/* One row of a table as text, for csv and for a sheet.
+ *
+ *     cells -> their text, one after the other, in a buffer that grows -> bytes
+ *
+ * A row of a result has a dozen numbers of seventeen digits, and Python takes a microsecond for each.
+ * Here the shortest digits that read back as the same number are found by Schubfach (Raffaello
+ * Giulietti, 2020) and laid out as Python's repr does. csv_table.py and xlsx_cells.py say what a
+ * row is in Python; whatever is unusual about a row makes these functions answer None, and Python
+ * writes it.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- a buffer that grows ------------------------------------------------------------------------ */
+
+typedef struct {
+    char *start;
+    size_t length, room;
+    char first[4096];
+} Buffer;
+
+static void begin(Buffer *buffer)
+{
+    buffer->start = buffer->first;
+    buffer->length = 0;
+    buffer->room = sizeof buffer->first;
+}
+
+static void end(Buffer *buffer)
+{
+    if (buffer->start != buffer->first)
+        free(buffer->start);
+}
+
+/* Make room for so many more bytes; 0, and an exception, where there is no memory. */
+static int reserve(Buffer *buffer, size_t more)
+{
+    if (buffer->room - buffer->length >= more)
+        return 1;
+    size_t room = buffer->room * 2 + more;
+    char *moved = buffer->start == buffer->first ? malloc(room) : realloc(buffer->start, room);
+    if (!moved) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    if (buffer->start == buffer->first)
+        memcpy(moved, buffer->first, buffer->length);
+    buffer->start = moved;
+    buffer->room = room;
+    return 1;
+}
+
+static int put(Buffer *buffer, const char *text, size_t length)
+{
+    if (!reserve(buffer, length))
+        return 0;
+    memcpy(buffer->start + buffer->length, text, length);
+    buffer->length += length;
+    return 1;
+}
+
+#define PUT(buffer, literal) put(buffer, literal, sizeof(literal) - 1)
+
+/* --- the digits of a double ---------------------------------------------------------------------- */
+
+#define LOWEST_POWER (-292)
+#define POWERS 617
+/* 10^k from k = -292 on, as 128 bits whose highest is set, rounded up; row_text.py computes them. */
+static uint64_t powers[POWERS][2];
+static int has_powers = 0;
+
+typedef struct {
+    uint64_t digits;
+    int exponent;
+} Decimal;
+
+static uint64_t high_product(uint64_t a, uint64_t b, uint64_t *low)
+{
+    uint64_t a1 = a >> 32, a0 = (uint32_t)a, b1 = b >> 32, b0 = (uint32_t)b;
+    uint64_t p00 = a0 * b0, p01 = a0 * b1, p10 = a1 * b0, p11 = a1 * b1;
+    uint64_t middle = (p00 >> 32) + (uint32_t)p01 + (uint32_t)p10;
+    *low = (middle << 32) | (uint32_t)p00;
+    return p11 + (p01 >> 32) + (p10 >> 32) + (middle >> 32);
+}
+
+/* The upper 64 bits of a product of 192, the last of them 1 if anything was lost. */
+static uint64_t round_to_odd(const uint64_t power[2], uint64_t factor)
+{
+    uint64_t low_low, low;
+    uint64_t carried = high_product(power[1], factor, &low_low);
+    uint64_t high = high_product(power[0], factor, &low);
+    low += carried;
+    high += low < carried;
+    return high | (low > 1);
+}
+
+static int floor_shift(int value, int bits)
+{
+    return value >= 0 ? value >> bits : -((-value + (1 << bits) - 1) >> bits);
+}
+
+static Decimal shortest(uint64_t fraction, int biased)
+{
+    uint64_t c = biased ? fraction | (UINT64_C(1) << 52) : fraction;
+    int q = (biased ? biased : 1) - 1075;
+    int is_even = (c & 1) == 0, is_closer_below = fraction == 0 && biased > 1;
+    uint64_t below = 4 * c - 2 + is_closer_below, at = 4 * c, above = 4 * c + 2;
+    int k = floor_shift(q * 1262611 - (is_closer_below ? 524031 : 0), 22);
+    int h = q + floor_shift(-k * 1741647, 19) + 1;
+    const uint64_t *power = powers[-k - LOWEST_POWER];
+    uint64_t lower = round_to_odd(power, below << h) + !is_even;
+    uint64_t middle = round_to_odd(power, at << h);
+    uint64_t upper = round_to_odd(power, above << h) - !is_even;
+    uint64_t s = middle / 4;
+    if (s >= 10) {
+        uint64_t tens = s / 10;
+        int down_fits = lower <= 40 * tens, up_fits = 40 * tens + 40 <= upper;
+        if (down_fits != up_fits)
+            return (Decimal){tens + up_fits, k + 1};
+    }
+    int down_fits = lower <= 4 * s, up_fits = 4 * s + 4 <= upper;
+    if (down_fits != up_fits)
+        return (Decimal){s + up_fits, k};
+    uint64_t half = 4 * s + 2;
+    return (Decimal){s + (middle > half || (middle == half && (s & 1))), k};
+}
+
+/* Write a finite double as Python's repr does, in at most 25 bytes; return how many. */
+static size_t write_double(char *out, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    char *start = out;
+    if (bits >> 63)
+        *out++ = '-';
+    bits &= ~(UINT64_C(1) << 63);
+    if (bits == 0) {
+        memcpy(out, "0.0", 3);
+        return (size_t)(out + 3 - start);
+    }
+    Decimal found = shortest(bits & ((UINT64_C(1) << 52) - 1), (int)(bits >> 52));
+    while (found.digits % 10 == 0) {
+        found.digits /= 10;
+        found.exponent++;
+    }
+    char digits[20];
+    int count = 0;
+    for (uint64_t rest = found.digits; rest; rest /= 10)
+        digits[sizeof digits - ++count] = (char)('0' + rest % 10);
+    const char *first = digits + sizeof digits - count;
+    int point = count + found.exponent; /* the point stands after so many digits */
+    if (point <= -4 || point > 16) {
+        int exponent = point - 1;
+        *out++ = first[0];
+        if (count > 1) {
+            *out++ = '.';
+            memcpy(out, first + 1, (size_t)count - 1);
+            out += count - 1;
+        }
+        *out++ = 'e';
+        *out++ = exponent < 0 ? '-' : '+';
+        exponent = exponent < 0 ? -exponent : exponent;
+        if (exponent >= 100)
+            *out++ = (char)('0' + exponent / 100);
+        *out++ = (char)('0' + exponent / 10 % 10);
+        *out++ = (char)('0' + exponent % 10);
+    } else if (point <= 0) {
+        memcpy(out, "0.000", (size_t)(2 - point));
+        out += 2 - point;
+        memcpy(out, first, (size_t)count);
+        out += count;
+    } else if (point >= count) {
+        memcpy(out, first, (size_t)count);
+        memset(out + count, '0', (size_t)(point - count));
+        out += point;
+        memcpy(out, ".0", 2);
+        out += 2;
+    } else {
+        memcpy(out, first, (size_t)point);
+        out[point] = '.';
+        memcpy(out + point + 1, first + point, (size_t)(count - point));
+        out += count + 1;
+    }
+    return (size_t)(out - start);
+}
+
+static size_t write_whole(char *out, long long value)
+{
+    char digits[20];
+    int count = 0;
+    unsigned long long rest = value < 0 ? 0ULL - (unsigned long long)value : (unsigned long long)value;
+    do
+        digits[sizeof digits - ++count] = (char)('0' + rest % 10);
+    while (rest /= 10);
+    size_t sign = value < 0;
+    if (sign)
+        *out = '-';
+    memcpy(out + sign, digits + sizeof digits - count, (size_t)count);
+    return sign + (size_t)count;
+}
+
+/* --- rows ---------------------------------------------------------------------------------------- */
+
+typedef enum { FAILED = -1, UNUSUAL = 0, DONE = 1 } Outcome;
+
+static int is_finite(double value) { return value - value == 0; }
+
+static PyObject *cell_of(PyObject *row, Py_ssize_t index)
+{
+    return PyTuple_CheckExact(row) ? PyTuple_GetItem(row, index) : PyList_GetItem(row, index);
+}
+
+/* The number of cells, or -1 for a row that is neither a tuple nor a list. */
+static Py_ssize_t width_of(PyObject *row)
+{
+    if (PyTuple_CheckExact(row))
+        return PyTuple_Size(row);
+    return PyList_CheckExact(row) ? PyList_Size(row) : -1;
+}
+
+/* The text of a str as UTF-8; NULL, and no exception, for one with half of a surrogate pair. */
+static const char *utf8_of(PyObject *text, Py_ssize_t *length)
+{
+    const char *utf8 = PyUnicode_AsUTF8AndSize(text, length);
+    if (!utf8 && PyErr_ExceptionMatches(PyExc_UnicodeError))
+        PyErr_Clear();
+    return utf8;
+}
+
+static Outcome put_number(Buffer *buffer, PyObject *cell, long long largest)
+{
+    if (!reserve(buffer, 32))
+        return FAILED;
+    char *out = buffer->start + buffer->length;
+    if (Py_IS_TYPE(cell, &PyFloat_Type)) {
+        double value = PyFloat_AsDouble(cell);
+        if (!is_finite(value))
+            return UNUSUAL;
+        buffer->length += write_double(out, value);
+        return DONE;
+    }
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(cell, &overflow);
+    if (overflow || value > largest || value < -largest)
+        return UNUSUAL;
+    buffer->length += write_whole(out, value);
+    return DONE;
+}
+
+static Outcome put_csv_text(Buffer *buffer, PyObject *cell)
+{
+    Py_ssize_t length;
+    const char *text = utf8_of(cell, &length);
+    if (!text)
+        return PyErr_Occurred() ? FAILED : UNUSUAL;
+    if (length && strchr("=+-@\t\r", text[0])) /* matches NUL, too */
+        return UNUSUAL;
+    Py_ssize_t quotes = 0, special = 0;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        quotes += text[i] == '"';
+        special += (text[i] == ',') | (text[i] == '\n') | (text[i] == '\r');
+        if (!text[i])
+            return UNUSUAL;
+    }
+    if (!quotes && !special)
+        return put(buffer, text, (size_t)length) ? DONE : FAILED;
+    if (!reserve(buffer, (size_t)(length + quotes + 2)))
+        return FAILED;
+    char *out = buffer->start + buffer->length;
+    *out++ = '"';
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (text[i] == '"')
+            *out++ = '"';
+        *out++ = text[i];
+    }
+    *out++ = '"';
+    buffer->length = (size_t)(out - buffer->start);
+    return DONE;
+}
+
+static Outcome put_csv_cell(Buffer *buffer, PyObject *cell)
+{
+    if (Py_IS_TYPE(cell, &PyUnicode_Type))
+        return put_csv_text(buffer, cell);
+    if (Py_IS_TYPE(cell, &PyFloat_Type) || Py_IS_TYPE(cell, &PyLong_Type))
+        return put_number(buffer, cell, INT64_MAX);
+    if (cell == Py_None)
+        return DONE;
+    if (cell == Py_True || cell == Py_False)
+        return (cell == Py_True ? PUT(buffer, "True") : PUT(buffer, "False")) ? DONE : FAILED;
+    return UNUSUAL;
+}
+
+static PyObject *finish(Buffer *buffer, Outcome outcome)
+{
+    PyObject *result = NULL;
+    if (outcome == DONE)
+        result = PyBytes_FromStringAndSize(buffer->start, (Py_ssize_t)buffer->length);
+    else if (outcome == UNUSUAL)
+        result = Py_NewRef(Py_None);
+    end(buffer);
+    return result;
+}
+
+static PyObject *csv_row(PyObject *module, PyObject *row)
+{
+    (void)module;
+    Py_ssize_t width = width_of(row);
+    Buffer buffer;
+    begin(&buffer);
+    Outcome outcome = width > 1 && has_powers ? DONE : UNUSUAL;
+    for (Py_ssize_t index = 0; index < width && outcome == DONE; index++) {
+        if (index && !PUT(&buffer, ","))
+            outcome = FAILED;
+        else
+            outcome = put_csv_cell(&buffer, cell_of(row, index));
+    }
+    if (outcome == DONE && !PUT(&buffer, "\n"))
+        outcome = FAILED;
+    return finish(&buffer, outcome);
+}
+
+/* Whether a text needs no closer look: short, printable ASCII, none of &, < and >, no white space at
+ * its ends, and no `_x`, which may begin an escape. */
+static int is_plain(const char *text, Py_ssize_t length)
+{
+    if (length == 0 || length > 16000 || text[0] == ' ' || text[length - 1] == ' ')
+        return 0;
+    unsigned odd = 0;
+    char before = 0;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)text[i];
+        odd |= (c < 32) | (c > 126) | (c == '&') | (c == '<') | (c == '>') |
+               ((c == 'x') & (before == '_'));
+        before = (char)c;
+    }
+    return !odd;
+}
+
+static Outcome put_sheet_text(Buffer *buffer, PyObject *cell, PyObject *texts)
+{
+    Py_ssize_t length;
+    const char *text = utf8_of(cell, &length);
+    if (!text && PyErr_Occurred())
+        return FAILED;
+    if (text && is_plain(text, length)) {
+        int is_put = PUT(buffer, " t=\"inlineStr\"><is><t>") && put(buffer, text, (size_t)length) &&
+                     PUT(buffer, "</t></is></c>");
+        return is_put ? DONE : FAILED;
+    }
+    PyObject *made = PyObject_GetItem(texts, cell);
+    if (!made)
+        return FAILED;
+    text = PyUnicode_AsUTF8AndSize(made, &length);
+    int is_put = text && put(buffer, text, (size_t)length) && PUT(buffer, "</c>");
+    Py_DECREF(made);
+    return is_put ? DONE : FAILED;
+}
+
+static Outcome put_sheet_cell(Buffer *buffer, PyObject *cell, PyObject *texts)
+{
+    if (Py_IS_TYPE(cell, &PyUnicode_Type))
+        return put_sheet_text(buffer, cell, texts);
+    if (Py_IS_TYPE(cell, &PyFloat_Type) || Py_IS_TYPE(cell, &PyLong_Type)) {
+        if (!PUT(buffer, "><v>"))
+            return FAILED;
+        Outcome outcome = put_number(buffer, cell, INT64_C(1) << 53);
+        if (outcome == DONE && !PUT(buffer, "</v></c>"))
+            return FAILED;
+        return outcome;
+    }
+    if (cell == Py_None)
+        return PUT(buffer, "/>") ? DONE : FAILED;
+    if (cell == Py_True)
+        return PUT(buffer, " t=\"b\"><v>1</v></c>") ? DONE : FAILED;
+    if (cell == Py_False)
+        return PUT(buffer, " t=\"b\"><v>0</v></c>") ? DONE : FAILED;
+    return UNUSUAL;
+}
+
+/* Write `<c r="AB12" s="3"` without its end. */
+static int put_place(Buffer *buffer, Py_ssize_t column, const char *number, size_t digits, int style)
+{
+    if (!reserve(buffer, 64))
+        return 0;
+    char *out = buffer->start + buffer->length;
+    memcpy(out, "<c r=\"", 6);
+    out += 6;
+    char letters[8];
+    int count = 0;
+    for (Py_ssize_t rest = column + 1; rest; rest = (rest - 1) / 26)
+        letters[sizeof letters - ++count] = (char)('A' + (rest - 1) % 26);
+    memcpy(out, letters + sizeof letters - count, (size_t)count);
+    out += count;
+    memcpy(out, number, digits);
+    out += digits;
+    *out++ = '"';
+    if (style) {
+        memcpy(out, " s=\"", 4);
+        out += 4;
+        out += write_whole(out, style);
+        *out++ = '"';
+    }
+    buffer->length = (size_t)(out - buffer->start);
+    return 1;
+}
+
+static PyObject *sheet_row(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    long number;
+    int style;
+    PyObject *row, *texts;
+    if (!PyArg_ParseTuple(arguments, "lOiO", &number, &row, &style, &texts))
+        return NULL;
+    Py_ssize_t width = width_of(row);
+    char digits[24];
+    size_t digit_count = write_whole(digits, number);
+    Buffer buffer;
+    begin(&buffer);
+    Outcome outcome = width >= 0 && width <= 16384 && has_powers ? DONE : UNUSUAL;
+    if (outcome == DONE && !(PUT(&buffer, "<row r=\"") && put(&buffer, digits, digit_count) &&
+                             PUT(&buffer, "\">")))
+        outcome = FAILED;
+    for (Py_ssize_t index = 0; index < width && outcome == DONE; index++) {
+        PyObject *cell = cell_of(row, index);
+        if (!cell)
+            outcome = FAILED; /* the list became shorter while a text was made */
+        else if (cell == Py_None && !style)
+            continue;
+        else if (!put_place(&buffer, index, digits, digit_count, style))
+            outcome = FAILED;
+        else
+            outcome = put_sheet_cell(&buffer, cell, texts);
+    }
+    if (outcome == DONE && !PUT(&buffer, "</row>"))
+        outcome = FAILED;
+    return finish(&buffer, outcome);
+}
+
+/* Write the numbers of a list, each with the same ending; None unless all are finite floats. */
+static PyObject *float_texts(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *numbers;
+    const char *ending;
+    Py_ssize_t ending_length;
+    if (!PyArg_ParseTuple(arguments, "O!s#", &PyList_Type, &numbers, &ending, &ending_length))
+        return NULL;
+    char out[64];
+    if (!has_powers || ending_length > 16)
+        return Py_NewRef(Py_None);
+    Py_ssize_t count = PyList_Size(numbers);
+    PyObject *texts = PyList_New(count);
+    for (Py_ssize_t index = 0; texts && index < count; index++) {
+        PyObject *number = PyList_GetItem(numbers, index);
+        double value = Py_IS_TYPE(number, &PyFloat_Type) ? PyFloat_AsDouble(number) : Py_HUGE_VAL;
+        if (!is_finite(value)) {
+            Py_DECREF(texts);
+            return Py_NewRef(Py_None);
+        }
+        size_t length = write_double(out, value);
+        memcpy(out + length, ending, (size_t)ending_length);
+        PyObject *text = PyUnicode_FromStringAndSize(out, (Py_ssize_t)length + ending_length);
+        if (!text || PyList_SetItem(texts, index, text)) {
+            Py_DECREF(texts);
+            return NULL;
+        }
+    }
+    return texts;
+}
+
+static PyObject *set_powers(PyObject *module, PyObject *table)
+{
+    (void)module;
+    char *bytes;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(table, &bytes, &length))
+        return NULL;
+    if (length != (Py_ssize_t)sizeof powers) {
+        PyErr_SetString(PyExc_ValueError, "the table of powers has another size");
+        return NULL;
+    }
+    memcpy(powers, bytes, sizeof powers);
+    has_powers = 1;
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef methods[] = {
+    {"csv_row", csv_row, METH_O, "The line of a row, or None if Python must write it."},
+    {"sheet_row", sheet_row, METH_VARARGS, "The <row> of (number, row, style, texts), or None."},
+    {"float_texts", float_texts, METH_VARARGS, "The texts of (finite floats, ending), or None."},
+    {"set_powers", set_powers, METH_O, "Take the table of powers of ten."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_row_text", "Rows of tables as text.", -1, methods,
+    NULL,                  NULL,        NULL,                      NULL,
+};
+
+PyMODINIT_FUNC PyInit__row_text(void) { return PyModule_Create(&definition); }
