@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from planted import capture
+from planted import Kernels, aten, capture
 from torch import nn
 from torch.nn import functional
 
@@ -60,7 +61,7 @@ def test_parameter_gradients_are_replayed_through_their_module(run: Side) -> Non
         name for name in run.calls if name.startswith("Module.first.Linear.parameters_grad")
     )
     split = split_call(pair_named(run, name), run, run)
-    assert [output.place for output in split.outputs] == ["weight", "bias"]
+    assert {output.place for output in split.outputs} == {"weight", "bias"}
     assert all(output.candidate.relative < 1e-6 for output in split.outputs)
 
 
@@ -117,3 +118,30 @@ def test_an_unknown_module_is_refused(tmp_path: Path) -> None:
     run = Side(open_dump(tmp_path).parts[0])
     with pytest.raises(RebuildError, match="class"):
         split_call(pair_named(run, "Module.0.Odd.forward.0"), run, run)
+
+
+@pytest.mark.parametrize(("place", "peaks"), [(3, 0.0), (5, float("inf"))])
+def test_of_equal_values_any_place_is_right(place: int, peaks: float, tmp_path: Path) -> None:
+    """The largest value stands at 1 and 3; another device may choose either, but not 5."""
+
+    class Other(Kernels):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            return torch.full_like(result, place) if func is aten.argmax.default else result
+
+    sides = []
+    for name, kernels in (("a", Other()), ("b", Kernels())):
+        debugger = PrecisionDebugger(task="tensor", dump_path=str(tmp_path / name), level="L1")
+        values = torch.tensor([[0.0, 4.0, 1.0, 4.0, 2.0, 3.0]])
+        debugger.start()
+        with kernels:
+            values.argmax(-1)
+        debugger.stop()
+        debugger.step()
+        debugger.close()
+        sides.append(Side(open_dump(tmp_path / name).parts[0]))
+    pair = next(pair for pair in pair_calls(*sides) if pair.name == "Tensor.argmax.0.forward")
+    found = [output.candidate.peaks[0] for output in split_call(pair, *sides).outputs]
+    assert max(found, default=0.0) == peaks

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.blame.agreement import CallAgreement, Meter, is_float, significant_bits
+from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.explain import Unexplained, explain_call
-from tensorprobe.blame.gaps import find_gap_suspect
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.operations import MATRIX, RANDOM, UNINITIALISED, operation_of
 from tensorprobe.blame.order import CallPair, Phase, pair_calls
-from tensorprobe.blame.select import choose_replays
+from tensorprobe.blame.select import plan_replays
 from tensorprobe.blame.sides import Side
-from tensorprobe.blame.split import CallSplit, OutputSplit, split_call
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
 from tensorprobe.errors import NameFormatError, RebuildError
@@ -127,7 +126,7 @@ def analyse_rank(candidate: RankDump, reference: RankDump) -> RankAnalysis:
     links = follow_tensors(theirs.calls.values())
     walk = _Walk(pairs, agreements)
     start = find_start_differences(pairs, agreements, links, walk.before)
-    splits, unreplayed = _replay(pairs, agreements, walk, ours, theirs)
+    splits, unreplayed = _replay(pairs, agreements, walk, start, ours, theirs)
     suspicions = {found.call: found for found in find_suspicions(list(splits.values()))}
     raised = {key: index for key, index in working_index(splits.values()).items() if index}
     work = _TF32 if ("matrix products", "torch.float32") in raised else walk.work
@@ -216,12 +215,23 @@ def _replay(
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
     walk: _Walk,
+    start: StartDifferences,
     ours: Side,
     theirs: Side,
 ) -> tuple[dict[str, CallSplit], dict[str, str]]:
     splits: dict[str, CallSplit] = {}
     unreplayed: dict[str, str] = {}
-    for pair in choose_replays(pairs, agreements, walk.unexplained):
+    settled = _settled_position(pairs, walk, start)
+    plan = plan_replays(pairs, agreements, walk.unexplained, settled)
+    if not plan.calls:
+        return splits, unreplayed
+    # Here and not above: what is answered without a replay does not wait for torch.
+    from tensorprobe.blame.split import split_call
+
+    last = len(pairs)
+    for pair in plan.calls:
+        if pair.position > last:
+            continue
         try:
             split = split_call(pair, ours, theirs)
         except RebuildError as err:
@@ -230,9 +240,26 @@ def _replay(
             splits[pair.name] = split
             if split.skipped and not split.outputs:
                 unreplayed[pair.name] = split.skipped[0]
+            if plan.is_partial and find_suspicions([split]):
+                last = min(last, pair.position)
         ours.forget()
         theirs.forget()
     return splits, unreplayed
+
+
+def _settled_position(
+    pairs: Sequence[CallPair], walk: _Walk, start: StartDifferences
+) -> int | None:
+    """Return the position of the first suspect that stands without a replay."""
+    states = {use.call for use, _ in start.places} if start.kind == "state" else set()
+    for pair in pairs:
+        if pair.name in states:
+            return pair.position
+        if pair.phase == "forward" and pair.name in walk.unexplained:
+            mine, other = pair.candidate, pair.reference
+            if mine is not None and other is not None and _changed_arguments(mine, other):
+                return pair.position
+    return None
 
 
 def _collect(
@@ -366,6 +393,8 @@ def _find_gap(
     walk: _Walk,
     suspects: Sequence[Suspect],
 ) -> Suspect | None:
+    from tensorprobe.blame.gaps import find_gap_suspect
+
     until = min((suspect.position for suspect in suspects), default=len(pairs))
     gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.before)
     if gap is None:

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
+from tensorprobe.blame.evidence import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
-from tensorprobe.blame.split import MadeHere, OutputSplit
 from tensorprobe.records import TensorValue
 
 __all__ = ["Cause", "name_cause"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 
-from tensorprobe.blame.repro import write_repro
 from tensorprobe.blame.run import investigate
 from tensorprobe.blame.text import conclusion_lines
 
@@ -27,6 +26,8 @@ def blame_dumps(
     conclusion = investigation.conclusion
     written = None
     if repro is not None and conclusion.culprit is not None:
+        from tensorprobe.blame.repro import write_repro
+
         chosen = next(
             entry for entry in investigation.ordered if entry.suspect.call == conclusion.culprit
         )

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from tensorprobe.blame.agreement import CallAgreement, significant_bits, statistics_key
+from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
-from tensorprobe.blame.replay import flat_tensors, replay_backward
+from tensorprobe.blame.replay import replay_backward
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call

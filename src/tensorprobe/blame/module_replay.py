@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tensorprobe.blame.replay import Load, Prepare, Readings, flat_tensors
+from tensorprobe.blame.evidence import flat_tensors
+from tensorprobe.blame.replay import Load, Prepare, Readings
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ModuleCall, parse_call
 from tensorprobe.records import CallRecord, TensorValue

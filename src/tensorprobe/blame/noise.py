@@ -29,7 +29,6 @@ __all__ = [
     "SIGNIFICANT_BITS",
     "Floor",
     "accumulation_roundoff",
-    "dtype_of",
     "half_ulp",
     "rounds_once",
     "unit_roundoff",
@@ -51,16 +50,6 @@ _TF32_ROUNDOFF = 2.0**-11
 _BFLOAT16_ROUNDOFF = 2.0**-8
 # An operand's rounding is one draw per element: four standard deviations cover all but 6e-5.
 _SPREADS = 4.0
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """Return the type that torch prints under a name.
-
-    >>> dtype_of("torch.float32")
-    torch.float32
-    """
-    dtype: torch.dtype = getattr(torch, name.removeprefix("torch."))
-    return dtype
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:

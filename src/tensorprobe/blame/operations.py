@@ -13,9 +13,11 @@ __all__ = [
     "EXACT",
     "LOSSES",
     "MATRIX",
+    "PLACES_ALONE",
     "RANDOM",
     "ROUNDED_ONCE",
     "UNINITIALISED",
+    "WITH_PLACES",
     "operation_of",
 ]
 
@@ -67,6 +69,14 @@ _FUSED_MATRIX = _set_of(
     "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu "
     "lstm_cell gru_cell"
 )
+
+WITH_PLACES = _set_of(
+    "topk sort max min median kthvalue mode cummax cummin max_pool1d max_pool2d max_pool3d"
+)
+"""Operations that return values and their places; among equal values any place is right."""
+
+PLACES_ALONE = _set_of("argmax argmin argsort")
+"""Operations that return places alone."""
 
 ROUNDED_ONCE = (MATRIX - _FUSED_MATRIX) | _set_of(
     "__add__ __radd__ __iadd__ add add_ __sub__ __rsub__ __isub__ sub sub_ rsub __mul__ __rmul__ "

@@ -11,24 +11,23 @@ a replay offers several readings, and the reader takes the one that the trusted 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.operations import RANDOM, UNINITIALISED, operation_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.records import (
     CallRecord,
-    DictValue,
-    ListValue,
     ScalarValue,
     TensorValue,
     Value,
 )
 
-__all__ = ["Load", "Prepare", "Readings", "flat_tensors", "replay_backward", "replay_forward"]
+__all__ = ["Load", "Prepare", "Readings", "replay_backward", "replay_forward"]
 
 Load = Callable[[TensorValue], torch.Tensor]
 Prepare = Callable[[torch.Tensor], torch.Tensor]
@@ -38,17 +37,6 @@ Readings = dict[str, list["torch.Tensor | None"]]
 _DROPOUTS = frozenset(("dropout", "dropout_"))
 # What a replay may raise when a record does not fit the function of this torch.
 _MISFITS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
-
-
-def flat_tensors(values: Sequence[Value] | None) -> Iterator[TensorValue | None]:
-    """Yield the tensors of a section in order; None stands for anything else."""
-    for value in values or ():
-        if isinstance(value, ListValue):
-            yield from flat_tensors(value.items)
-        elif isinstance(value, DictValue):
-            yield from flat_tensors([item for _, item in value.items])
-        else:
-            yield value if isinstance(value, TensorValue) else None
 
 
 def replay_forward(call: CallRecord, load: Load, prepare: Prepare, *, exact: bool) -> Readings:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from tensorprobe.blame.evidence import results_of
 from tensorprobe.blame.ranks import RankSuspect
 from tensorprobe.blame.sides import Side
-from tensorprobe.blame.split import results_of
 from tensorprobe.errors import NameFormatError, RebuildError, ReportError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.precheck.rebuild import find_callable

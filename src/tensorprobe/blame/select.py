@@ -1,59 +1,85 @@
-"""Choose which calls are replayed: all of them while that is cheap, else the most suspicious.
+"""Plan which calls are replayed: all of them while that is cheap, else the most suspicious.
 
-A replay costs arithmetic, not reading: what counts is how many products and sums a call makes.
+A replay costs arithmetic, not reading: what counts is how many products and sums a call makes. A
+culprit needs nothing behind it to be replayed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import CallAgreement, Distance
 from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.rows import KEPT_ROWS, rows_of
 
-__all__ = ["choose_replays"]
+__all__ = ["ReplayPlan", "plan_replays"]
 
-# A few seconds of one core's float64 arithmetic, replays of both sides and draws included.
-_BUDGET = 2e9
+# About a second of float64 arithmetic, replays of both sides and draws included.
+_BUDGET = 1e8
 # The fixed cost of rebuilding and calling, in the same unit.
 _CALL = 1e4
 
 
-def choose_replays(
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """The calls to replay, in this order.
+
+    Attributes:
+        calls: the calls.
+        is_partial: whether others are left out, so that the first culprit found ends it.
+    """
+
+    calls: tuple[CallPair, ...]
+    is_partial: bool
+
+
+def plan_replays(
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
     unexplained: Mapping[str, Unexplained],
-) -> list[CallPair]:
-    """Return the calls to replay, in the order of the run.
+    settled: int | None,
+) -> ReplayPlan:
+    """Return what to replay; calls without data on both sides cannot be.
 
-    Calls without data on both sides cannot be, and are left out.
+    Args:
+        pairs: all calls, in the order of the run.
+        agreements: their distances.
+        unexplained: what the distances alone cannot explain.
+        settled: the position of the first suspect that needs no replay.
     """
     able = [pair for pair in pairs if _has_data(agreements[pair.name])]
+    differing = [pair for pair in able if _differs(agreements[pair.name])]
+    if not differing:
+        return ReplayPlan((), False)
     costs = {pair.name: _cost(pair, agreements[pair.name]) for pair in able}
     if sum(costs.values()) <= _BUDGET:
-        return able
-    left = _BUDGET
-    chosen: set[str] = set()
+        return ReplayPlan(tuple(able), False)
+    last = len(pairs) if settled is None else settled
 
     def urgency(pair: CallPair) -> tuple[bool, int, float]:
         # What is unexplained comes first, the earliest of it before all; then the largest jumps.
         flagged = pair.name in unexplained
-        jump = _jump(agreements[pair.name])
-        return (not flagged, pair.position if flagged else 0, -jump)
+        return (not flagged, pair.position if flagged else 0, -_jump(agreements[pair.name]))
 
-    for pair in sorted(able, key=urgency):
-        if not any(output.value != 0 for output in agreements[pair.name].outputs):
-            continue
-        if costs[pair.name] <= left:
-            chosen.add(pair.name)
+    left = _BUDGET
+    chosen = []
+    for pair in sorted(differing, key=urgency):
+        if pair.position < last and costs[pair.name] <= left:
+            chosen.append(pair)
             left -= costs[pair.name]
-    return [pair for pair in able if pair.name in chosen]
+    return ReplayPlan(tuple(chosen), True)
 
 
 def _has_data(agreement: CallAgreement) -> bool:
     return any(output.candidate.data_name is not None for output in agreement.outputs)
+
+
+def _differs(agreement: CallAgreement) -> bool:
+    return any(output.value != 0 for output in agreement.outputs)
 
 
 def _jump(agreement: CallAgreement) -> float:
@@ -69,6 +95,10 @@ def _cost(pair: CallPair, agreement: CallAgreement) -> float:
     if operation_of(pair.name) in MATRIX and len(sizes) > 2:
         # (m, k), (k, n) and (m, n): their product is (mkn) squared.
         work += math.sqrt(float(sizes[0]) * sizes[1] * sizes[2])
+    rows = rows_of(pair)
+    if rows:
+        # What is read to find the rows costs little more than nothing.
+        work = work * KEPT_ROWS / rows + sum(sizes) / 16
     return _CALL + work * (3 if pair.phase == "backward" else 1)
 
 

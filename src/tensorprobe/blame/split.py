@@ -18,6 +18,14 @@ from dataclasses import dataclass
 import torch
 
 from tensorprobe.blame.agreement import is_float, significant_bits
+from tensorprobe.blame.evidence import (
+    CallSplit,
+    MadeHere,
+    OutputSplit,
+    flat_tensors,
+    results_of,
+)
+from tensorprobe.blame.measure import measure_exact, measure_rounded, relative_distance
 from tensorprobe.blame.module_replay import replay_module_backward, replay_module_forward
 from tensorprobe.blame.noise import (
     SIGNIFICANT_BITS,
@@ -27,15 +35,15 @@ from tensorprobe.blame.noise import (
     rounds_once,
     working_roundoffs,
 )
-from tensorprobe.blame.operations import EXACT, MATRIX, operation_of
+from tensorprobe.blame.operations import EXACT, MATRIX, PLACES_ALONE, WITH_PLACES, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import (
     Prepare,
     Readings,
-    flat_tensors,
     replay_backward,
     replay_forward,
 )
+from tensorprobe.blame.rows import KEPT_ROWS, cut_inputs, rows_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import (
@@ -45,86 +53,16 @@ from tensorprobe.names import (
     is_parameter_gradients,
     parse_call,
 )
-from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 
-__all__ = ["CallSplit", "MadeHere", "OutputSplit", "results_of", "split_call"]
+__all__ = ["split_call"]
 
 _DRAWS = 3
 _SHAKE = 2.0**-24
+_Replay = Callable[[str, int], Readings]
+
 # A replay that the trusted side misses by this much is a replay of something else.
 _FIT = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class MadeHere:
-    """The error that one side made in one result, against a replay of its own inputs.
-
-    Attributes:
-        relative: its norm over that of the replay.
-        peaks: the largest error of an element over what rounding explains there, for each roundoff
-            that the operation may work in.
-        levels: the norm of the error over that of the error to expect, likewise.
-        scale: the part of the error that is a multiple of the result, (a * result).
-        bias: the mean error towards larger size, in halves of the unit in the last place.
-        worst: the place of the element with the largest peak, in C order.
-        got: what was recorded there.
-        wanted: what the replay gives there.
-        nonfinite: elements that are NaN or infinite though their replay is a number of that type.
-        overflowed: elements that are infinite because their replay is too large for the type.
-        unequal: elements of an exact operation that are not what they must be.
-        spikes: elements whose error is beyond what rounding explains.
-    """
-
-    relative: float = 0.0
-    peaks: tuple[float, ...] = (0.0,)
-    levels: tuple[float, ...] = (0.0,)
-    scale: float = 0.0
-    bias: float = 0.0
-    worst: int = -1
-    got: float = 0.0
-    wanted: float = 0.0
-    nonfinite: int = 0
-    overflowed: int = 0
-    unequal: int = 0
-    spikes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OutputSplit:
-    """One result of a call on both sides.
-
-    Attributes:
-        place: `output.0`.
-        dtype: of the candidate's result.
-        count: its elements.
-        exact: whether it must agree bit for bit.
-        once: whether a sound kernel rounds it once, at the end.
-        roundoffs: what the operation may work in; `peaks` and `levels` are in this order.
-        candidate: the error that the candidate made here.
-        reference: the error that the reference made here.
-        inherited: the distance between both replays, relative to the reference's.
-        total: the distance between both recorded results, likewise.
-    """
-
-    place: str
-    dtype: str
-    count: int
-    exact: bool
-    once: bool
-    roundoffs: tuple[float, ...]
-    candidate: MadeHere
-    reference: MadeHere
-    inherited: float
-    total: float
-
-
-@dataclass(frozen=True, slots=True)
-class CallSplit:
-    """A call whose results were split; `skipped` says why results are missing."""
-
-    name: str
-    outputs: tuple[OutputSplit, ...]
-    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +83,8 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     ours, theirs = pair.candidate, pair.reference
     if ours is None or theirs is None:
         raise RebuildError(f"{pair.name}: only one run has it")
+    if rows_of(pair):
+        _cut_rows(ours, theirs, candidate, reference)
     operation = operation_of(pair.name)
     exact = operation in EXACT and pair.phase == "forward"
     replay_ours = _replayer(ours, candidate, exact=exact)
@@ -168,7 +108,11 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
         job = _Job(operation, pair.phase, place, mine, other, sizes)
         got, wanted = candidate.load(mine), reference.load(other)
         if exact or not got.is_floating_point():
+            if _may_tie(operation, ours, index):
+                continue
             split = _split_exact(job, got, wanted, replay_ours, replay_theirs, index)
+            if operation in PLACES_ALONE and _is_tie(ours, candidate, got, replay_ours):
+                continue
         else:
             split = _split_rounded(job, got, wanted, replay_ours, replay_theirs, index)
         if isinstance(split, str):
@@ -178,7 +122,50 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     return CallSplit(pair.name, tuple(found), tuple(skipped))
 
 
-_Replay = Callable[[str, int], Readings]
+def _may_tie(operation: str, call: CallRecord, index: int) -> bool:
+    """Whether a result is places of values that another result holds, which are compared there.
+
+    Of equal values any place is right.
+    """
+    if operation not in WITH_PLACES or not index:
+        return False
+    first = results_of(call)[0]
+    return first is not None and is_float(first)
+
+
+def _is_tie(call: CallRecord, side: Side, got: torch.Tensor, replay: _Replay) -> bool:
+    """Whether the places that were chosen hold the values that the right places hold."""
+    value = next((item for item in flat_tensors(call.inputs) if item is not None), None)
+    wanted = replay("own", 0)["outputs"][0]
+    if value is None or wanted is None or wanted.shape != got.shape:
+        return False
+    given = side.load(value)
+    inputs = call.inputs or ()
+    dim = (call.kwargs or {}).get("dim", inputs[1] if len(inputs) > 1 else None)
+    if not isinstance(dim, ScalarValue) or isinstance(dim.value, (str, complex)):
+        flat = given.reshape(-1)
+        return torch.equal(flat[got.reshape(-1)], flat[wanted.reshape(-1)])
+    axis = int(dim.value)
+    if got.dim() < given.dim():
+        got, wanted = got.unsqueeze(axis), wanted.unsqueeze(axis)
+    return torch.equal(given.gather(axis, got), given.gather(axis, wanted))
+
+
+def _cut_rows(ours: CallRecord, theirs: CallRecord, candidate: Side, reference: Side) -> None:
+    """Let both sides load the rows of the result that differ most, and some spread over all."""
+    mine, other = results_of(ours)[0], results_of(theirs)[0]
+    assert mine is not None and other is not None
+    got, wanted = candidate.load(mine), reference.load(other)
+    width = got.shape[-1]
+    difference = (got.reshape(-1, width) - wanted.reshape(-1, width)).abs()
+    worst = torch.nan_to_num(difference.to(torch.float32), nan=math.inf).amax(1)
+    spread = torch.linspace(0, len(worst) - 1, KEPT_ROWS // 2).long()
+    chosen = {*worst.topk(KEPT_ROWS // 2).indices.tolist(), *spread.tolist()}
+    rows = torch.tensor(sorted(chosen))
+    for side, call, result in ((candidate, ours, mine), (reference, theirs, other)):
+        files = cut_inputs(call)
+        assert files is not None and result.data_name is not None
+        side.cut(files | {result.data_name}, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +194,7 @@ def _replayer(call: CallRecord, side: Side, *, exact: bool) -> _Replay:
     @functools.cache
     def replay(preparation: str, draw: int) -> Readings:
         if preparation == "cast" and not casts:
-            raise RebuildError("nothing is cast")
+            return replay("wide", draw)
         prepare = _preparation(preparation, short, draw)
         if is_module:
             if backward is None:
@@ -282,13 +269,6 @@ def _input_sizes(call: CallRecord, side: Side) -> tuple[tuple[int, ...], ...]:
     return tuple(value.shape for value in values if value is not None and is_float(value))
 
 
-def results_of(call: CallRecord) -> list[TensorValue | None]:
-    """Return the tensors that a call gave: its outputs, or the gradients of its parameters."""
-    if is_parameter_gradients(call.name):
-        return list(flat_tensors(list((call.parameters or {}).values())))
-    return list(flat_tensors(call.outputs))
-
-
 def _place(call: CallRecord, index: int) -> str:
     if is_parameter_gradients(call.name):
         return list(call.parameters or {})[index]
@@ -324,7 +304,7 @@ def _split_exact(
     other = theirs[index] if index < len(theirs) else None
     if mine is None or other is None or mine.shape != got.shape or other.shape != wanted.shape:
         return "the replay has another shape"
-    distance = _distance(got, wanted)
+    distance = relative_distance(got, wanted)
     return OutputSplit(
         job.place,
         str(got.dtype),
@@ -332,9 +312,9 @@ def _split_exact(
         True,
         True,
         (0.0,),
-        _measure_exact(got, mine),
-        _measure_exact(wanted, other),
-        _distance(mine, other),
+        measure_exact(got, mine),
+        measure_exact(wanted, other),
+        relative_distance(mine, other),
         distance,
     )
 
@@ -365,35 +345,6 @@ def _split_shapes(
     )
 
 
-def _measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
-    if got.dtype != wanted.dtype:
-        wanted = wanted.to(got.dtype)
-    both_nan = torch.isnan(got) & torch.isnan(wanted) if got.is_floating_point() else None
-    unequal = got != wanted
-    if both_nan is not None:
-        # Numbers too small to be normal may be flushed to zero; no operation is wrong for that.
-        tiny = torch.finfo(got.dtype).tiny
-        unequal &= ~both_nan & ~((got.abs() < tiny) & (wanted.abs() < tiny))
-    count = int(unequal.sum())
-    if not count:
-        return MadeHere()
-    worst = int(unequal.reshape(-1).int().argmax())
-    nonfinite = 0
-    if got.is_floating_point():
-        nonfinite = int((~torch.isfinite(got) & torch.isfinite(wanted)).sum())
-    return MadeHere(
-        relative=_distance(got, wanted),
-        peaks=(math.inf,),
-        levels=(math.inf,),
-        worst=worst,
-        got=_number(got, worst),
-        wanted=_number(wanted, worst),
-        nonfinite=nonfinite,
-        unequal=count,
-        spikes=count,
-    )
-
-
 # --- rounded results -----------------------------------------------------------------------------
 
 
@@ -412,7 +363,7 @@ def _split_rounded(
     if mine is None or other is None:
         return "the replay has another shape"
     roundoffs = working_roundoffs(job.operation, job.phase, got.dtype)
-    terms = _terms(job, got.numel())
+    terms = _terms(job, math.prod(job.mine.shape))
     return OutputSplit(
         job.place,
         str(got.dtype),
@@ -420,15 +371,15 @@ def _split_rounded(
         False,
         rounds_once(job.operation, job.phase),
         roundoffs,
-        _measure_rounded(got, mine, _floor(got, mine, replay_ours, reading, terms), roundoffs),
-        _measure_rounded(
+        measure_rounded(got, mine, _floor(got, mine, replay_ours, reading, terms), roundoffs),
+        measure_rounded(
             wanted,
             other,
             _floor(wanted, other, replay_theirs, reading, terms),
             working_roundoffs(job.operation, job.phase, wanted.dtype),
         ),
-        _distance(mine, other),
-        _distance(got, wanted),
+        relative_distance(mine, other),
+        relative_distance(got, wanted),
     )
 
 
@@ -436,20 +387,14 @@ def _choose_reading(wanted: torch.Tensor, replay: _Replay, index: int) -> _Readi
     """Return the reading that the trusted side agrees with best, if it agrees at all."""
     best: tuple[float, _Reading] | None = None
     for preparation in ("wide", "cast"):
-        try:
-            readings = replay(preparation, 0)
-        except RebuildError:
-            if preparation == "wide":
-                raise
-            continue
-        for key, results in readings.items():
+        for key, results in replay(preparation, 0).items():
             # Results are in the recorded order, or the record left out those that are missing.
             for place in (index, *range(len(results))):
                 reading = _Reading(preparation, key, place)
                 found = _read(replay, reading, wanted)
                 if found is None:
                     continue
-                error = _distance(wanted, found)
+                error = relative_distance(wanted, found)
                 if error <= _FIT and (best is None or error < 0.7 * best[0]):
                     best = (error, reading)
                 if place == index and error <= _FIT:
@@ -506,62 +451,3 @@ def _floor(
         terms,
         accumulation_roundoff(got.dtype),
     )
-
-
-def _measure_rounded(
-    got: torch.Tensor, wanted: torch.Tensor, floor: Floor, roundoffs: tuple[float, ...]
-) -> MadeHere:
-    values = got.to(torch.float64)
-    finite = torch.isfinite(values) & torch.isfinite(wanted)
-    largest = torch.finfo(got.dtype).max
-    overflowed = torch.isinf(values) & (wanted.abs() > largest * (1 - 2.0**-12))
-    nonfinite = ~torch.isfinite(values) & torch.isfinite(wanted) & ~overflowed
-    error = torch.where(finite, values - wanted, torch.zeros_like(wanted))
-    sizes = torch.where(finite, wanted, torch.zeros_like(wanted))
-    peaks, levels = [], []
-    worst = int(nonfinite.reshape(-1).int().argmax()) if bool(nonfinite.any()) else -1
-    for work in roundoffs:
-        ratios = (error.abs() / floor.bound(work)).nan_to_num(0.0)
-        peaks.append(float(ratios.max()))
-        levels.append(_ratio(float(error.norm()), float(floor.typical(work)[finite].norm())))
-        if worst < 0:
-            worst = int(ratios.reshape(-1).argmax())
-    squares = float((sizes * sizes).sum())
-    rounding = floor.rounding
-    return MadeHere(
-        relative=_ratio(float(error.norm()), math.sqrt(squares)),
-        peaks=tuple(peaks),
-        levels=tuple(levels),
-        scale=float((error * sizes).sum()) / squares if squares else 0.0,
-        bias=float((error * sizes.sign() / rounding)[finite].mean()) if bool(finite.any()) else 0.0,
-        worst=worst,
-        got=_number(values, worst),
-        wanted=_number(wanted, worst),
-        nonfinite=int(nonfinite.sum()),
-        overflowed=int(overflowed.sum()),
-        spikes=int((error.abs() > 8 * floor.bound(roundoffs[0])).sum()),
-    )
-
-
-def _distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    if got.shape != wanted.shape:
-        return math.inf
-    if not got.numel():
-        return 0.0
-    a, b = got.to(torch.float64), wanted.to(torch.float64)
-    same = (a == b) | (torch.isnan(a) & torch.isnan(b))
-    difference = torch.where(same, torch.zeros_like(a), a - b)
-    sizes = torch.where(torch.isfinite(b), b, torch.zeros_like(b))
-    return _ratio(float(difference.norm()), float(sizes.norm()))
-
-
-def _ratio(part: float, whole: float) -> float:
-    if math.isnan(part):
-        return math.inf
-    if not whole:
-        return math.inf if part else 0.0
-    return part / whole
-
-
-def _number(tensor: torch.Tensor, place: int) -> float:
-    return float(tensor.reshape(-1)[place]) if 0 <= place < tensor.numel() else 0.0

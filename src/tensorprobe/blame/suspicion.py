@@ -18,10 +18,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.noise import dtype_of, unit_roundoff
+from tensorprobe.blame.agreement import significant_bits
+from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import Phase, phase_of
-from tensorprobe.blame.split import CallSplit, OutputSplit
 
 __all__ = ["Suspicion", "find_suspicions", "working_index"]
 
@@ -160,7 +160,7 @@ def _suspect(
         found.append((level, "level"))
     others = [entry for entry in peers.get(_kind(name, output), []) if entry[0] != name]
     usual = statistics.median(entry[1] for entry in others) if others else 0.0
-    is_short = output.once and output.roundoffs[0] < unit_roundoff(dtype_of(output.dtype))
+    is_short = output.once and output.roundoffs[0] < 2.0 ** -significant_bits(output.dtype)
     if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level, usual):
         found.append((level, "once"))
     if many and len(others) >= _ENOUGH_PEERS:
