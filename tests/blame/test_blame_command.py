@@ -70,4 +70,4 @@ def test_a_missing_dump_is_one_line_and_code_2(
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["blame", "--help"])
-    assert "tensorprobe blame dump_npu/ dump_gpu/ --json" in capsys.readouterr().out
+    assert "tensorprobe blame dump_npu/ dump_gpu/ --top 10" in capsys.readouterr().out

@@ -98,7 +98,7 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             "what this rank sent agrees, what it received does not, and no rank sent a bad value",
             "check the group, the order of the collectives and the network",
         )
-    if operation in RANDOM:
+    if operation in RANDOM and suspect.basis != "replay":
         return Cause(
             "randomness",
             "it draws random numbers, and the runs drew others",

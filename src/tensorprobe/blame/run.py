@@ -13,6 +13,7 @@ from pathlib import Path
 from tensorprobe.blame.analyse import RankAnalysis, analyse_rank
 from tensorprobe.blame.causes import name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, Verdict
+from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
 from tensorprobe.errors import DumpError, NameFormatError
@@ -23,6 +24,8 @@ from tensorprobe.store import Dump, RankDump, open_dump
 __all__ = ["Investigation", "blame", "investigate"]
 
 _TOP = 5
+# Times what is allowed: an estimate of a few numbers is not off by that much again.
+_CLEAR = 4
 # Frames of these are how a call came about, not where somebody wrote it.
 _FOREIGN = ("/torch/", "site-packages", "/tensorprobe/", "/msprobe/", "data_dump/")
 
@@ -231,9 +234,10 @@ def _confidence(entry: RankSuspect) -> Confidence:
     if suspect.basis in ("sequence", "gap"):
         return "likely"
     found = suspect.unexplained
-    if found is None or math.isnan(found.output.value) or found.times < 4:
-        return "possible"
-    return "likely"
+    if found is not None and math.isnan(found.output.value):
+        # Another checksum may be the rounding of another kernel; a copy has none.
+        return "likely" if operation_of(suspect.call) in EXACT else "possible"
+    return "likely" if found is not None and found.times >= _CLEAR else "possible"
 
 
 def _user_frame(frames: Sequence[Frame]) -> Frame | None:

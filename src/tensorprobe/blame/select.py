@@ -15,11 +15,14 @@ from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
+from tensorprobe.names import ModuleCall, ParameterGradients, forward_of, parse_call
 
 __all__ = ["ReplayPlan", "plan_replays"]
 
-# About a second of float64 arithmetic, replays of both sides and draws included.
-_BUDGET = 1e8
+# A few seconds of float64 arithmetic, replays of both sides and draws included: up to this much a
+# dump is replayed as a whole, and of a larger one a part that takes about a second.
+_BUDGET = 6e7
+_PART = 0.25
 # The fixed cost of rebuilding and calling, in the same unit.
 _CALL = 1e4
 
@@ -55,7 +58,7 @@ def plan_replays(
     differing = [pair for pair in able if _differs(agreements[pair.name])]
     if not differing:
         return ReplayPlan((), False)
-    costs = {pair.name: _cost(pair, agreements[pair.name]) for pair in able}
+    costs = {pair.name: _cost(pair, agreements) for pair in able}
     if sum(costs.values()) <= _BUDGET:
         return ReplayPlan(tuple(able), False)
     last = len(pairs) if settled is None else settled
@@ -65,7 +68,7 @@ def plan_replays(
         flagged = pair.name in unexplained
         return (not flagged, pair.position if flagged else 0, -_jump(agreements[pair.name]))
 
-    left = _BUDGET
+    left = _BUDGET * _PART
     chosen = []
     for pair in sorted(differing, key=urgency):
         if pair.position < last and costs[pair.name] <= left:
@@ -89,10 +92,15 @@ def _jump(agreement: CallAgreement) -> float:
     return came_out / (went_in + 1e-12)
 
 
-def _cost(pair: CallPair, agreement: CallAgreement) -> float:
-    sizes = sorted((_count(d) for d in (*agreement.inputs, *agreement.outputs)), reverse=True)
+def _cost(pair: CallPair, agreements: Mapping[str, CallAgreement]) -> float:
+    agreement = agreements[pair.name]
+    distances = [*agreement.inputs, *agreement.outputs]
+    if pair.phase == "backward":
+        forward = agreements.get(_forward_name(pair.name))
+        distances += [] if forward is None else [*forward.inputs, *forward.outputs]
+    sizes = sorted(map(_count, distances), reverse=True)
     work = float(sum(sizes))
-    if operation_of(pair.name) in MATRIX and len(sizes) > 2:
+    if (operation_of(pair.name) in MATRIX or pair.name.startswith("Module.")) and len(sizes) > 2:
         # (m, k), (k, n) and (m, n): their product is (mkn) squared.
         work += math.sqrt(float(sizes[0]) * sizes[1] * sizes[2])
     rows = rows_of(pair)
@@ -100,6 +108,13 @@ def _cost(pair: CallPair, agreement: CallAgreement) -> float:
         # What is read to find the rows costs little more than nothing.
         work = work * KEPT_ROWS / rows + sum(sizes) / 16
     return _CALL + work * (3 if pair.phase == "backward" else 1)
+
+
+def _forward_name(name: str) -> str:
+    call = parse_call(name)
+    if isinstance(call, ParameterGradients):
+        return str(ModuleCall(call.path, call.class_name, "forward", call.number or 0))
+    return forward_of(name)
 
 
 def _count(distance: Distance) -> int:
