@@ -305,6 +305,7 @@ class Case:
     fault: tuple[Any, int, Change] | None = None
     level: str = "L1"
     prepare: str = ""
+    autocast: torch.dtype | None = None
 
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -346,6 +347,22 @@ CASES = [
          "mix"),
     Case("images_bf16_conv_bitflip", "images", BF16, "f64",
          (aten.convolution, 1, one_element(lambda x: x / 256))),
+    Case("bert_amp_linear_noise_1e-2", "bert", F32, "f64", (aten.addmm, 6, noise(1e-2)),
+         autocast=BF16),
+    Case("vit_amp_bwd_gelu_scale_3e-2", "vit", F32, "f64", (aten.gelu_backward, 0, scale(1.03)),
+         autocast=BF16),
+    Case("t5_amp_rsqrt_scale_2e-2", "t5", F32, "splitk", (aten.rsqrt, 2, scale(1.02)),
+         autocast=BF16),
+    Case("lstm_bf16_linear_scale_5e-2", "lstm", BF16, "f64", (aten.addmm, 0, scale(1.05))),
+    Case("vit_L0_linear_scale_1e-3", "vit", F32, "f64", (aten.addmm, 7, scale(1.001)), "L0"),
+    Case("images_L0_bwd_conv_noise_1e-3", "images", F32, "splitk",
+         (aten.convolution_backward, 1, noise(1e-3)), "L0"),
+    Case("benign_bert_amp_f64", "bert", F32, "f64", autocast=BF16),
+    Case("benign_t5_amp_splitk", "t5", F32, "splitk", autocast=BF16),
+    Case("benign_vit_L0_f64", "vit", F32, "f64", None, "L0"),
+    Case("benign_lstm_bf16_f64", "lstm", BF16, "f64"),
+    Case("benign_images_bf16_f64", "images", BF16, "f64", None, "mix"),
+    Case("benign_bert_tf32_mix", "bert", F32, "tf32", None, "mix"),
     Case("benign_bert_f64", "bert", F32, "f64"),
     Case("benign_bert_bf16_f64", "bert", BF16, "f64"),
     Case("benign_t5_splitk", "t5", F32, "splitk"),
@@ -377,7 +394,8 @@ def capture(case: Case, folder: Path, *, noise: str, fault: bool, prepare: str =
     planted = case.fault if fault else None
     kernels = Kernels(noise, planted)
     debugger.start(model)
-    with kernels:
+    casting = torch.autocast("cpu", case.autocast, enabled=case.autocast is not None)
+    with kernels, casting:
         compute_loss().backward()  # type: ignore[no-untyped-call]
     debugger.stop()
     debugger.step()

@@ -174,6 +174,17 @@ def test_one_weight_that_differs_is_named_where_it_is_used(trusted: Path, tmp_pa
     assert (answer.first.cause.kind, answer.first.place) == ("state", "input.1")
 
 
+def test_all_the_state_of_one_module_is_still_the_state_of_one(
+    trusted: Path, tmp_path: Path
+) -> None:
+    def disturb(model: nn.Module) -> None:
+        for name in ("norm.weight", "norm.bias"):
+            model.get_parameter(name).mul_(1.01)
+
+    answer = blame(capture(tmp_path / "candidate", prepare=disturb), trusted)
+    assert (answer.culprit, answer.start.kind) == ("Functional.layer_norm.0.forward", "state")
+
+
 def test_weights_that_differ_by_their_last_bit_are_noise(trusted: Path, tmp_path: Path) -> None:
     def nudge(model: nn.Module) -> None:
         for parameter in model.parameters():

@@ -7,7 +7,7 @@ rounded to the type of its result: the widest tolerance that floating-point arit
 from __future__ import annotations
 
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import ApiCall, ModuleCall, parse_call
+from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
 
 __all__ = [
     "EXACT",
@@ -104,11 +104,26 @@ LOSSES = _set_of(
 """Operations that compare with a target, which is data."""
 
 
+_MATRIX_MODULES = {
+    "Linear": "linear",
+    "Conv1d": "conv1d",
+    "Conv2d": "conv2d",
+    "Conv3d": "conv3d",
+    "ConvTranspose1d": "conv_transpose1d",
+    "ConvTranspose2d": "conv_transpose2d",
+    "LSTM": "lstm",
+    "GRU": "gru",
+    "MultiheadAttention": "multi_head_attention_forward",
+}
+
+
 def operation_of(name: str) -> str:
     """Return what a call's name says it does: the API's name, or the module's class.
 
+    Modules that are one product of matrices go by its name.
+
     >>> operation_of("Functional.linear.0.forward"), operation_of("Module.fc.Linear.backward.0")
-    ('linear', 'Linear')
+    ('linear', 'linear')
     """
     try:
         call = parse_call(name)
@@ -117,4 +132,6 @@ def operation_of(name: str) -> str:
     if isinstance(call, ApiCall):
         # An operator's overload is part of its name: add.Tensor is an add.
         return call.api_name.partition(".")[0] if call.api_type == "Aten" else call.api_name
-    return call.class_name if isinstance(call, ModuleCall) else name
+    if isinstance(call, (ModuleCall, ParameterGradients)):
+        return _MATRIX_MODULES.get(call.class_name, call.class_name)
+    return name

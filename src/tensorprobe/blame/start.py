@@ -22,7 +22,7 @@ __all__ = ["StartDifferences", "find_start_differences"]
 
 # A value that was stored in another type, or changed by its last bit, is off by a few roundings.
 _ROUNDINGS = 64
-# From this many tensors on, and this share of all, weights were not loaded or drawn the same way.
+# From this many calls on, and this share of all tensors, weights were not loaded or drawn alike.
 _MANY = 3
 _SHARE = 0.3
 
@@ -70,7 +70,7 @@ def find_start_differences(
     places = tuple((use, distance) for use, distance, _ in found)
     if any(is_data for _, _, is_data in found):
         kind: Literal["none", "state", "weights", "data"] = "data"
-    elif len(found) >= _MANY and len(found) >= _SHARE * len(seen):
+    elif len({use.call for use, _ in places}) >= _MANY and len(found) >= _SHARE * len(seen):
         kind = "weights"
     else:
         kind = "state" if found else "none"
