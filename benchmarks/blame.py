@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases whose name holds this")
     parser.add_argument("--mode", choices=("data", "statistics", "both"), default="both")
     arguments = parser.parse_args()
+    if arguments.folder is None and not SHARED.is_dir():
+        raise SystemExit(f"{SHARED} is not here; make pairs with benchmarks/blame_pairs.py FOLDER")
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or unpack(SHARED / "cases", Path(scratch) / "pairs")
         cases = sorted(path.parent for path in folder.glob("*/expected.json"))

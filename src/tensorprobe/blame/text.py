@@ -95,6 +95,8 @@ def _inherited(accused: Accused) -> str:
 
 
 def _made(accused: Accused) -> str:
+    if accused.basis in ("state", "sequence", "gap"):
+        return ""
     if accused.made is None:
         return f"; {_times(accused.times)} what that and rounding explain"
     return (
