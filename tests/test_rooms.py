@@ -46,12 +46,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"compiled", "errors", "new_file", "records"},
     "compare": GROUND | {"store", "metrics", "report"},
     "precheck": GROUND | {"summary", "store", "metrics", "report"},
+    "blame": GROUND | {"compare", "precheck", "store", "metrics", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "demo": {"capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "compare", "config", "errors", "precheck", "store"},
+    "__init__": {
+        "_version",
+        "blame",
+        "capture",
+        "compare",
+        "config",
+        "errors",
+        "precheck",
+        "store",
+    },
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
@@ -63,6 +73,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "compare": {"numpy"},
     "precheck": {"numpy", "torch", "rich"},
     "report": {"rich"},
+    "blame": {"torch"},
     "show": {"numpy", "rich"},
     "textfile": {"yaml"},
     "dtypes": {"numpy"},

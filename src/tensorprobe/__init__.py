@@ -12,6 +12,7 @@ from tensorprobe._version import __version__
 
 if TYPE_CHECKING:
     from tensorprobe import precheck
+    from tensorprobe.blame import blame
     from tensorprobe.capture import (
         PrecisionDebugger,
         module_dump,
@@ -32,6 +33,7 @@ __all__ = [
     "RankDump",
     "TensorprobeError",
     "__version__",
+    "blame",
     "compare",
     "load_config",
     "module_dump",
@@ -49,6 +51,7 @@ _HOMES = {
     "PrecisionDebugger": "capture",
     "RankDump": "store",
     "TensorprobeError": "errors",
+    "blame": "blame",
     "compare": "compare",
     "load_config": "config",
     "module_dump": "capture",

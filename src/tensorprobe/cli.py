@@ -27,6 +27,7 @@ examples:
   tensorprobe show dump/ Functional.linear.0.forward   everything about one call
   tensorprobe show dump/ --json | jq .name          for machines
   tensorprobe compare dump/ trusted/ -o result      which values differ, and the first that does
+  tensorprobe blame dump/ trusted/                  the operation at fault, and how sure that is
 
 Exit code 0: all is well. 2: something could not be read or used; a line says what and where.
 """
@@ -62,6 +63,21 @@ checksums or statistics. Ranks are paired by their numbers.
 
 Exit code 0: compared, whether or not values differ; the summary and the tables say so. 2: an input
 cannot be read, or something of it is missing; what can be compared is.
+"""
+
+_BLAME_EXAMPLES = """\
+examples:
+  tensorprobe blame dump_npu/ dump_gpu/
+  tensorprobe blame dump_npu/step0/rank0 dump_gpu/step0/rank0 --json
+  tensorprobe blame dump_npu/ dump_gpu/ --repro proof/ && python proof/repro.py npu
+  tensorprobe blame dump_npu/ dump_gpu/ --top 10
+
+The culprit is the first call, in the order of the run, whose result is off by more than rounding
+and its inputs explain. With real data (task tensor) calls are replayed in float64; with statistics
+or checksums the best answer that they allow is given. --json prints one object, {"culprit": name
+or null, ...}; docs/blame.md describes it.
+
+Exit code 0 also when there is a culprit: that is a result, not an error.
 """
 
 _RUN_EXAMPLES = """\
@@ -181,6 +197,24 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_show)
 
     _add_compare(commands, common, formatter)
+
+    blame = commands.add_parser(
+        "blame",
+        parents=[common],
+        help="name the operation that makes two runs disagree",
+        description="Name the operation at fault, not the ones that suffer from it: its place in "
+        "the code, how far above rounding its error is, what kind it looks like, how sure that is.",
+        epilog=_BLAME_EXAMPLES,
+        formatter_class=formatter,
+    )
+    blame.add_argument("candidate", metavar="CANDIDATE", help="the dump of the run under test")
+    blame.add_argument("reference", metavar="REFERENCE", help="the dump of the run to trust")
+    blame.add_argument("--json", action="store_true", help="one JSON object")
+    blame.add_argument(
+        "--repro", metavar="DIR", help="write a script that shows the fault with torch alone"
+    )
+    blame.add_argument("--top", type=int, default=5, metavar="N", help="how many suspects (5)")
+    blame.set_defaults(run=_blame)
 
     run = commands.add_parser(
         "run",
@@ -369,6 +403,18 @@ def _precheck(arguments: argparse.Namespace) -> int:
         step=arguments.step,
         rank=arguments.rank,
         jit_compile=arguments.jit_compile,
+    )
+
+
+def _blame(arguments: argparse.Namespace) -> int:
+    from tensorprobe.blame.command import blame_dumps
+
+    return blame_dumps(
+        arguments.candidate,
+        arguments.reference,
+        top=max(1, arguments.top),
+        repro=arguments.repro,
+        as_json=arguments.json,
     )
 
 

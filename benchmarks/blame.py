@@ -1,0 +1,113 @@
+"""Score `tensorprobe blame` on faultbench: with real data, and with the same dumps' statistics.
+
+    python benchmarks/blame.py                          the pairs of ../shared/faultbench
+    python benchmarks/blame.py FOLDER [--cases]         unpacked pairs, each with an expected.json
+
+A pair is a folder with npu/ (the candidate), bench/ (the reference) and expected.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.blame import blame
+
+SHARED = Path(__file__).parents[2] / "shared" / "faultbench"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="unpacked pairs")
+    parser.add_argument("--cases", action="store_true", help="list every case that is not right")
+    parser.add_argument("--only", default="", help="only cases whose name holds this")
+    parser.add_argument("--mode", choices=("data", "statistics", "both"), default="both")
+    arguments = parser.parse_args()
+    if arguments.folder is None and not SHARED.is_dir():
+        raise SystemExit(f"{SHARED} is not here; make pairs with benchmarks/blame_pairs.py FOLDER")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = arguments.folder or unpack(SHARED / "cases", Path(scratch) / "pairs")
+        cases = sorted(path.parent for path in folder.glob("*/expected.json"))
+        cases = [case for case in cases if arguments.only in case.name]
+        print(f"{'dumps':<12}{'faults':>8}{'right':>8}{'wrong':>8}{'missed':>8}"
+              f"{'benign':>8}{'alarms':>8}{'seconds':>9}")  # fmt: skip
+        for mode in ("data", "statistics"):
+            if arguments.mode in (mode, "both"):
+                score(cases, mode, Path(scratch), list_cases=arguments.cases)
+
+
+def unpack(archives: Path, folder: Path) -> Path:
+    folder.mkdir()
+    for archive in sorted(archives.glob("*.tar.xz")):
+        with tarfile.open(archive) as opened:
+            opened.extractall(folder, filter="data")
+    return folder
+
+
+def score(cases: list[Path], mode: str, scratch: Path, *, list_cases: bool) -> None:
+    counts = {"right": 0, "wrong": 0, "missed": 0, "clean": 0, "alarm": 0}
+    notes = []
+    seconds = 0.0
+    for case in cases:
+        expected = json.loads((case / "expected.json").read_text())
+        candidate, reference = case / "npu", case / "bench"
+        if mode == "statistics":
+            candidate = reduce_to_statistics(candidate, scratch / "npu")
+            reference = reduce_to_statistics(reference, scratch / "bench")
+        start = time.perf_counter()
+        answer = blame(candidate, reference)
+        seconds += time.perf_counter() - start
+        outcome = judge(expected, answer.culprit)
+        if list_cases:
+            print(f"  {outcome:<8}{case.name}", flush=True)
+        counts[outcome] += 1
+        if outcome not in ("right", "clean"):
+            notes.append(f"  {outcome:<8}{case.name}: said {answer.culprit}, "
+                         f"wanted {expected['culprits']}")  # fmt: skip
+    faults = counts["right"] + counts["wrong"] + counts["missed"]
+    print(f"{mode:<12}{faults:>8}{counts['right']:>8}{counts['wrong']:>8}{counts['missed']:>8}"
+          f"{counts['clean'] + counts['alarm']:>8}{counts['alarm']:>8}{seconds:>9.1f}")  # fmt: skip
+    if list_cases:
+        print("\n".join(notes))
+
+
+def judge(expected: dict[str, Any], culprit: str | None) -> str:
+    if expected["kind"] == "benign":
+        return "clean" if culprit is None else "alarm"
+    if culprit is None:
+        return "missed"
+    fits = any(culprit == name or culprit.startswith(name + ".") for name in expected["culprits"])
+    return "right" if fits else "wrong"
+
+
+def reduce_to_statistics(dump: Path, folder: Path) -> Path:
+    """Copy a dump without its tensors: what the same run would have left with task statistics."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    for source in dump.rglob("*.json"):
+        target = folder / source.relative_to(dump)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.name == "dump.json":
+            content = json.loads(source.read_text())
+            content["dump_data_dir"] = None
+            content["task"] = "statistics"
+            target.write_text(json.dumps(_without_data(content), indent=1))
+        else:
+            shutil.copyfile(source, target)
+    return folder
+
+
+def _without_data(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_data(item) for key, item in value.items() if key != "data_name"}
+    return [_without_data(item) for item in value] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,414 @@
+"""Walk one rank's calls in the order of the run and collect everything that no input explains.
+
+    pair_calls ─► Meter: distances of every tensor ─► start differences
+                                                  ├─► replay (where there are data) ─► suspicions
+                                                  └─► explain (the others)          ─► suspects
+
+The first suspect is the culprit; what comes after it and differs is a victim.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorprobe.blame.agreement import CallAgreement, Meter, is_float, significant_bits
+from tensorprobe.blame.evidence import CallSplit, OutputSplit
+from tensorprobe.blame.explain import Unexplained, explain_call
+from tensorprobe.blame.links import Links, follow_tensors
+from tensorprobe.blame.operations import MATRIX, RANDOM, UNINITIALISED, operation_of
+from tensorprobe.blame.order import CallPair, Phase, pair_calls
+from tensorprobe.blame.select import plan_replays
+from tensorprobe.blame.sides import Side
+from tensorprobe.blame.start import StartDifferences, find_start_differences
+from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
+from tensorprobe.errors import NameFormatError, RebuildError
+from tensorprobe.names import forward_of
+from tensorprobe.records import CallRecord, ScalarValue, TensorValue
+from tensorprobe.store import RankDump
+
+__all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
+
+Basis = Literal["replay", "inputs", "arguments", "state", "sequence", "gap"]
+
+_TF32 = 2.0**-11
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentChange:
+    """An argument that is no tensor and differs: its place and both values, in words."""
+
+    place: str
+    candidate: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A call at which something came up that its inputs do not explain.
+
+    Attributes:
+        call: its name in the candidate, or in the reference where only that has it.
+        position: its place in the order of the run.
+        phase: forward or backward.
+        place: the value that shows it, `output.0`.
+        basis: replay, inputs (they agree, the results do not), arguments, state (an input from
+            outside), sequence (only one run has it) or gap (its own result was not recorded).
+        times: how many times the error is above its floor.
+        split: the replay's numbers.
+        unexplained: the distances, where there was no replay.
+        measure: which yardstick of the replay tells.
+        working: the index of the roundoff that the run works in.
+        changes: the arguments that differ.
+    """
+
+    call: str
+    position: int
+    phase: Phase
+    place: str
+    basis: Basis
+    times: float
+    split: OutputSplit | None = None
+    unexplained: Unexplained | None = None
+    measure: str = ""
+    working: int = 0
+    changes: tuple[ArgumentChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankAnalysis:
+    """What the calls of one rank show.
+
+    Attributes:
+        candidate: the run under test.
+        reference: the trusted run.
+        pairs: every call in the order of the run.
+        agreements: the distances of their tensors, by the candidate's names.
+        suspects: in the order of the run.
+        start: what differs before anything ran.
+        splits: what was replayed.
+        unreplayed: why other calls were not, by name.
+        basis: data, statistics, checksums or nothing.
+        background: the distance that results usually have.
+        raised: families of operations that work in fewer bits in the whole run.
+    """
+
+    candidate: Side
+    reference: Side
+    pairs: Sequence[CallPair]
+    agreements: Mapping[str, CallAgreement]
+    suspects: tuple[Suspect, ...]
+    start: StartDifferences
+    splits: Mapping[str, CallSplit]
+    unreplayed: Mapping[str, str]
+    basis: str
+    background: float
+    raised: Mapping[tuple[str, str], int]
+
+    def victims(self, position: int) -> int:
+        """Return how many calls behind a position have results that differ."""
+        return sum(
+            any(distance.value != 0 for distance in self.agreements[pair.name].outputs)
+            for pair in self.pairs
+            if pair.position > position and pair.candidate is not None
+        )
+
+
+def analyse_rank(candidate: RankDump, reference: RankDump) -> RankAnalysis:
+    """Compare one rank of two runs and find where errors come up."""
+    ours, theirs = Side(candidate), Side(reference)
+    pairs = pair_calls(ours, theirs)
+    meter = Meter(ours, theirs)
+    agreements = {pair.name: meter.measure_call(pair) for pair in pairs}
+    links = follow_tensors(theirs.calls.values())
+    walk = _Walk(pairs, agreements)
+    start = find_start_differences(pairs, agreements, links, walk.before)
+    splits, unreplayed = _replay(pairs, agreements, walk, start, ours, theirs)
+    suspicions = {found.call: found for found in find_suspicions(list(splits.values()))}
+    raised = {key: index for key, index in working_index(splits.values()).items() if index}
+    work = _TF32 if ("matrix products", "torch.float32") in raised else walk.work
+    suspects = _collect(pairs, agreements, walk, splits, suspicions, start, work)
+    if not any(suspect.phase == "forward" for suspect in suspects):
+        gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects)
+        if gap is not None:
+            suspects = sorted([*suspects, gap], key=lambda suspect: suspect.position)
+    return RankAnalysis(
+        ours,
+        theirs,
+        pairs,
+        agreements,
+        tuple(suspects),
+        start,
+        splits,
+        unreplayed,
+        _basis(agreements),
+        walk.usual,
+        raised,
+    )
+
+
+class _Walk:
+    """What the distances show in the order of the run.
+
+    Attributes:
+        unexplained: the results that inputs do not explain, by call.
+        usual: the distance that results usually have, before anything unexplained.
+        before: what was usual before each call.
+        work: the roundoff of matrix products, where the first of them shows it; else 0.
+    """
+
+    def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
+        self.unexplained: dict[str, Unexplained] = {}
+        self.before: dict[str, float] = {}
+        self.work = self._find_work(pairs, agreements)
+        distances: list[float] = []
+        self.usual = 0.0
+        for pair in pairs:
+            agreement = agreements[pair.name]
+            background = distances[len(distances) // 2] if distances else 0.0
+            self.before[pair.name] = background
+            forward = _forward_agreement(pair, agreements)
+            found = None
+            if operation_of(pair.name) not in UNINITIALISED:
+                found = explain_call(pair, agreement, forward, background, self.work)
+            if found is not None:
+                self.unexplained[pair.name] = found
+            elif not self.unexplained:
+                for output in agreement.outputs:
+                    if 0 < output.value < 1 and is_float(output.candidate):
+                        bisect.insort(distances, output.value)
+                self.usual = distances[len(distances) // 2] if distances else 0.0
+
+    @staticmethod
+    def _find_work(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> float:
+        """Return the roundoff that the run's first matrix product with equal inputs works in."""
+        for pair in pairs:
+            if operation_of(pair.name) not in MATRIX or pair.phase != "forward":
+                continue
+            agreement = agreements[pair.name]
+            if not agreement.outputs or agreement.outputs[0].basis == "shape":
+                continue
+            own = 2.0 ** -significant_bits(agreement.outputs[0].candidate.dtype)
+            if any(not d.value <= 64 * own for d in agreement.inputs):
+                continue
+            if explain_call(pair, agreement, None, 0.0, 0.0) is None:
+                return 0.0
+            return _TF32 if explain_call(pair, agreement, None, 0.0, _TF32) is None else 0.0
+        return 0.0
+
+
+def _forward_agreement(
+    pair: CallPair, agreements: Mapping[str, CallAgreement]
+) -> CallAgreement | None:
+    if pair.phase == "forward":
+        return None
+    try:
+        return agreements.get(forward_of(pair.name))
+    except NameFormatError:
+        return None
+
+
+def _replay(
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    walk: _Walk,
+    start: StartDifferences,
+    ours: Side,
+    theirs: Side,
+) -> tuple[dict[str, CallSplit], dict[str, str]]:
+    splits: dict[str, CallSplit] = {}
+    unreplayed: dict[str, str] = {}
+    settled = _settled_position(pairs, walk, start)
+    plan = plan_replays(pairs, agreements, walk.unexplained, settled)
+    if not plan.calls:
+        return splits, unreplayed
+    # Here and not above: what is answered without a replay does not wait for torch.
+    from tensorprobe.blame.split import split_call
+
+    last = len(pairs)
+    for pair in plan.calls:
+        if pair.position > last:
+            continue
+        try:
+            split = split_call(pair, ours, theirs)
+        except RebuildError as err:
+            unreplayed[pair.name] = str(err)
+        else:
+            splits[pair.name] = split
+            if split.skipped and not split.outputs:
+                unreplayed[pair.name] = split.skipped[0]
+            if plan.is_partial and find_suspicions([split]):
+                last = min(last, pair.position)
+        ours.forget()
+        theirs.forget()
+    return splits, unreplayed
+
+
+def _settled_position(
+    pairs: Sequence[CallPair], walk: _Walk, start: StartDifferences
+) -> int | None:
+    """Return the position of the first suspect that stands without a replay."""
+    states = {use.call for use, _ in start.places} if start.kind == "state" else set()
+    for pair in pairs:
+        if pair.name in states:
+            return pair.position
+        if pair.phase == "forward" and pair.name in walk.unexplained:
+            mine, other = pair.candidate, pair.reference
+            if mine is not None and other is not None and _changed_arguments(mine, other):
+                return pair.position
+    return None
+
+
+def _collect(
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    walk: _Walk,
+    splits: Mapping[str, CallSplit],
+    suspicions: Mapping[str, Suspicion],
+    start: StartDifferences,
+    work: float,
+) -> list[Suspect]:
+    """Return the suspects in the order of the run."""
+    states = {use.call: distance for use, distance in start.places} if start.kind == "state" else {}
+    found: list[Suspect] = []
+    for pair in pairs:
+        if pair.candidate is None or pair.reference is None:
+            if (suspect := _judge_sequence(pair, pairs, agreements, walk)) is not None:
+                found.append(suspect)
+            continue
+        unexplained = walk.unexplained.get(pair.name)
+        if unexplained is not None and work != walk.work:
+            forward = _forward_agreement(pair, agreements)
+            usual = walk.before[pair.name]
+            unexplained = explain_call(pair, agreements[pair.name], forward, usual, work)
+        changes = _changed_arguments(pair.candidate, pair.reference)
+        split = splits.get(pair.name)
+        suspicion = suspicions.get(pair.name)
+        where = (pair.name, pair.position, pair.phase)
+        if changes and unexplained is not None and pair.phase == "forward":
+            found.append(
+                Suspect(
+                    *where,
+                    unexplained.output.place,
+                    "arguments",
+                    unexplained.times,
+                    unexplained=unexplained,
+                    changes=changes,
+                )
+            )
+        elif pair.name in states:
+            distance = states[pair.name]
+            found.append(Suspect(*where, distance.place, "state", math.inf))
+        elif suspicion is not None:
+            found.append(
+                Suspect(
+                    *where,
+                    suspicion.output.place,
+                    "replay",
+                    suspicion.times,
+                    split=suspicion.output,
+                    unexplained=unexplained,
+                    measure=suspicion.measure,
+                    working=suspicion.working,
+                )
+            )
+        elif unexplained is not None and not _is_cleared(split, unexplained):
+            found.append(
+                Suspect(
+                    *where,
+                    unexplained.output.place,
+                    "inputs",
+                    unexplained.times,
+                    unexplained=unexplained,
+                    split=_random_split(pair, split, unexplained),
+                )
+            )
+    return found
+
+
+def _is_cleared(split: CallSplit | None, unexplained: Unexplained) -> bool:
+    """Whether a replay has shown that a result is what its inputs give."""
+    if split is None:
+        return False
+    if operation_of(split.name) in RANDOM:
+        # The replay takes over what was dropped; that the runs drop other elements shows outside.
+        return unexplained.inherited > 0
+    return any(output.place == unexplained.output.place for output in split.outputs)
+
+
+def _random_split(
+    pair: CallPair, split: CallSplit | None, unexplained: Unexplained
+) -> OutputSplit | None:
+    if split is None or operation_of(pair.name) not in RANDOM:
+        return None
+    return next((o for o in split.outputs if o.place == unexplained.output.place), None)
+
+
+def _changed_arguments(mine: CallRecord, other: CallRecord) -> tuple[ArgumentChange, ...]:
+    """Return the numbers, texts and flags among the arguments that differ."""
+    theirs = {leaf.path: leaf.value for leaf in other.leaves() if leaf.section != "output"}
+    found = []
+    for leaf in mine.leaves():
+        if leaf.section == "output" or leaf.path not in theirs:
+            continue
+        partner = theirs[leaf.path]
+        if isinstance(leaf.value, TensorValue) or isinstance(partner, TensorValue):
+            continue
+        values = (leaf.value, partner)
+        if leaf.value == partner or not any(isinstance(item, ScalarValue) for item in values):
+            continue
+        shown = [str(item.value) if isinstance(item, ScalarValue) else str(item) for item in values]
+        found.append(ArgumentChange(".".join((leaf.section, *leaf.path)), *shown))
+    return tuple(found)
+
+
+def _judge_sequence(
+    pair: CallPair,
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    walk: _Walk,
+) -> Suspect | None:
+    """Suspect a call that only one run has if what follows it starts from other values."""
+    if pair.phase == "backward":
+        return None
+    for follower in pairs[pair.position + 1 : pair.position + 6]:
+        if follower.candidate is None or follower.reference is None:
+            continue
+        for distance in agreements[follower.name].inputs:
+            bits = significant_bits(distance.candidate.dtype)
+            if distance.value > max(256 * 2.0**-bits, 64 * walk.before[pair.name]):
+                return Suspect(pair.name, pair.position, pair.phase, "", "sequence", math.inf)
+    return None
+
+
+def _find_gap(
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    links: Links,
+    ours: Side,
+    theirs: Side,
+    walk: _Walk,
+    suspects: Sequence[Suspect],
+) -> Suspect | None:
+    from tensorprobe.blame.gaps import find_gap_suspect
+
+    until = min((suspect.position for suspect in suspects), default=len(pairs))
+    gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.before)
+    if gap is None:
+        return None
+    return Suspect(gap.call, gap.position, "backward", gap.place, "gap", gap.times)
+
+
+def _basis(agreements: Mapping[str, CallAgreement]) -> str:
+    bases = {
+        distance.basis
+        for agreement in agreements.values()
+        for distance in (*agreement.inputs, *agreement.outputs)
+    }
+    for basis in ("data", "statistics", "checksum"):
+        if basis in bases:
+            return "checksums" if basis == "checksum" else basis
+    return "nothing"

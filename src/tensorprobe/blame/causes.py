@@ -1,0 +1,247 @@
+"""Say what kind of fault a suspect looks like, and show what that is read from.
+
+The kinds are readings of the error's shape, not proofs: a multiple of the result is a wrong
+constant, a few elements are corruption, an error of the size of another type's rounding is a matter
+of precision. What does not look like any of them is a different computation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tensorprobe.blame.analyse import RankAnalysis, Suspect
+from tensorprobe.blame.evidence import MadeHere, OutputSplit
+from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
+from tensorprobe.records import TensorValue
+
+__all__ = ["Cause", "name_cause"]
+
+_PICKING = frozenset(
+    (
+        "__getitem__",
+        "argmax",
+        "argmin",
+        "argsort",
+        "embedding",
+        "gather",
+        "index_select",
+        "masked_select",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
+        "nonzero",
+        "one_hot",
+        "scatter",
+        "sort",
+        "take",
+        "take_along_dim",
+        "topk",
+        "where",
+    )
+)
+# An error is one thing alone when that explains all but a tenth of its square.
+_MOSTLY = 0.95
+_FEW = 1e-3
+# Below this an error is smaller than what other algorithms for the same function differ by.
+_APPROXIMATION = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a fault looks like.
+
+    Attributes:
+        kind: one word for machines: argument, state, missing call, extra call, communication,
+            non-finite, randomness, indices, values, corruption, scale, precision, approximation
+            or computation.
+        text: a sentence for people, with the evidence.
+        advice: what to do next.
+    """
+
+    kind: str
+    text: str
+    advice: str
+
+
+def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
+    """Return what kind of fault a suspect looks like."""
+    operation = operation_of(suspect.call)
+    if suspect.basis == "arguments":
+        changes = "; ".join(
+            f"{change.place} is {change.candidate}, in the reference {change.reference}"
+            for change in suspect.changes
+        )
+        return Cause(
+            "argument",
+            f"it is called with other arguments: {changes}",
+            "compare the configuration and the code around this call",
+        )
+    if suspect.basis == "state":
+        return Cause(
+            "state",
+            f"{suspect.place} comes from outside and differs; the operation itself computes what "
+            "its inputs give",
+            "compare where this parameter or buffer is loaded, initialised or updated",
+        )
+    if suspect.basis == "sequence":
+        is_extra = suspect.call in analysis.candidate.calls
+        where = "candidate" if is_extra else "reference"
+        return Cause(
+            "extra call" if is_extra else "missing call",
+            f"only the {where} makes this call, and what follows starts from other values",
+            "compare the code of both runs at this place",
+        )
+    if suspect.call.startswith("Distributed."):
+        return Cause(
+            "communication",
+            "what this rank sent agrees, what it received does not, and no rank sent a bad value",
+            "check the group, the order of the collectives and the network",
+        )
+    if operation in RANDOM and suspect.basis != "replay":
+        return Cause(
+            "randomness",
+            "it draws random numbers, and the runs drew others",
+            "seed both runs alike (tensorprobe.seed_all) or turn dropout off, then capture again",
+        )
+    if suspect.basis == "gap":
+        return Cause(
+            "computation",
+            f"one of its backward nodes was not recorded; its gradient arrives wrong at "
+            f"{suspect.place}",
+            "capture this call's gradients with tensorprobe, or at level mix",
+        )
+    if suspect.split is not None:
+        return _read_error(operation, suspect, suspect.split)
+    return _read_distances(suspect)
+
+
+_REPLAY_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"
+
+
+def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
+    made = split.candidate
+    if made.nonfinite:
+        return Cause(
+            "non-finite",
+            f"{made.nonfinite} of {split.count} elements are NaN or infinite and should be finite, "
+            f"such as {made.wanted:.6g}",
+            _REPLAY_ADVICE,
+        )
+    if split.exact:
+        kind = "indices" if operation in _PICKING else "values"
+        what = "other elements than its indices say" if kind == "indices" else "other values"
+        return Cause(
+            kind,
+            f"it copies {what}: {made.unequal} of {split.count} are wrong",
+            _REPLAY_ADVICE,
+        )
+    if made.spikes and made.spikes <= max(3, _FEW * split.count) and made.spikes < split.count / 4:
+        return Cause("corruption", _describe_spikes(split, made), _REPLAY_ADVICE)
+    if made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1:
+        return Cause(
+            "scale",
+            f"the result is {1 + made.scale:.8g} times what it should be, and little else is wrong",
+            "look for a wrong constant, a factor used twice or left out, or an eps",
+        )
+    precision = _read_precision(split, made)
+    if precision is not None:
+        return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
+    if made.relative < _APPROXIMATION:
+        return Cause(
+            "approximation",
+            f"all over the result errors of {made.relative:.1e} of its size: another algorithm or "
+            "an approximation",
+            "check which implementation and which flags (fast math, approximate=) the device uses",
+        )
+    return Cause(
+        "computation",
+        f"the result is another one altogether: {made.relative:.2g} of its size is error",
+        _REPLAY_ADVICE,
+    )
+
+
+def _describe_spikes(split: OutputSplit, made: MadeHere) -> str:
+    text = (
+        f"{made.spikes} of {split.count} elements are wrong and the others are not; element "
+        f"{made.worst} is {made.got:.6g} and should be {made.wanted:.6g}"
+    )
+    if made.got and made.wanted:
+        power = math.log2(abs(made.got / made.wanted))
+        # A flipped bit of an exponent multiplies by two to a power of two.
+        nearest = round(power)
+        if abs(power - nearest) < 0.02 and nearest and (abs(nearest) & (abs(nearest) - 1)) == 0:
+            return f"{text}: one bit of its exponent is flipped"
+    if made.got == -made.wanted:
+        return f"{text}: its sign is flipped"
+    return text
+
+
+def _read_precision(split: OutputSplit, made: MadeHere) -> str | None:
+    if split.once and made.bias < -0.5 and made.levels[0] < 3:
+        return (
+            f"it cuts results off instead of rounding them: they are too small by "
+            f"{-made.bias:.2f} of half a unit in the last place on average"
+        )
+    for roundoff, level in zip(split.roundoffs[1:], made.levels[1:], strict=False):
+        if level <= 2:
+            bits = round(-math.log2(roundoff))
+            return (
+                f"its error is that of arithmetic with {bits} significant bits; "
+                f"{split.dtype} sums are kept in more"
+            )
+    return None
+
+
+def _read_distances(suspect: Suspect) -> Cause:
+    """Read a cause from statistics or distances, where there was no replay."""
+    found = suspect.unexplained
+    assert found is not None
+    mine, other = found.output.candidate, found.output.reference
+    if mine.shape != other.shape:
+        return Cause(
+            "computation",
+            f"its result has the shape {list(mine.shape)} instead of {list(other.shape)}",
+            "capture with task tensor to see the values",
+        )
+    if _is_nonfinite(mine) and not _is_nonfinite(other):
+        return Cause(
+            "non-finite",
+            "its result holds NaN or infinities, its inputs do not",
+            "capture this call with task tensor to see which elements",
+        )
+    advice = "capture this call with task tensor on both sides: a replay can prove it"
+    if operation_of(suspect.call) in EXACT and suspect.phase == "forward":
+        return Cause("indices", "it only moves or picks values, yet they are others", advice)
+    factor = _common_factor(mine, other)
+    if factor is not None:
+        return Cause("scale", f"all statistics are {factor:.6g} times the reference's", advice)
+    if math.isnan(found.output.value):
+        return Cause("computation", "its inputs have equal checksums, its result has not", advice)
+    return Cause(
+        "computation",
+        f"its result is off by {found.output.value:.1e} of its size; its inputs and rounding "
+        f"explain {found.allowed:.1e}",
+        advice,
+    )
+
+
+def _is_nonfinite(value: TensorValue) -> bool:
+    numbers = [float(item) for item in (value.max, value.min, value.norm) if item is not None]
+    return any(not math.isfinite(number) for number in numbers)
+
+
+def _common_factor(mine: TensorValue, other: TensorValue) -> float | None:
+    """Return the factor between two tensors' statistics if it is one for all of them."""
+    factors = [
+        float(a) / float(b)
+        for a, b in ((mine.max, other.max), (mine.min, other.min), (mine.norm, other.norm))
+        if a is not None and b is not None and float(b)
+    ]
+    if len(factors) < 2 or not all(math.isfinite(factor) for factor in factors):
+        return None
+    middle = sorted(factors)[len(factors) // 2]
+    change = abs(middle - 1)
+    if change == 0 or max(abs(factor - middle) for factor in factors) > 0.05 * change:
+        return None
+    return middle

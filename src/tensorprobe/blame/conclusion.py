@@ -1,0 +1,189 @@
+"""What `blame` concludes: the culprit or that there is none, how sure that is, and why.
+
+The schema of the JSON form is docs/blame.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tensorprobe.blame.causes import Cause
+from tensorprobe.blame.start import StartDifferences
+from tensorprobe.records import Frame
+
+__all__ = ["Accused", "Conclusion", "Confidence", "Verdict"]
+
+Verdict = Literal["culprit", "different from the start", "noise", "identical", "nothing to compare"]
+Confidence = Literal["certain", "likely", "possible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """One suspect as it is reported.
+
+    Attributes:
+        call: its name.
+        rank: the rank; None for a run that was not distributed.
+        step: the step.
+        position: its place among all calls.
+        phase: forward or backward.
+        place: the value that shows it.
+        basis: replay, inputs, arguments, state, sequence or gap.
+        times: how many times the error is above its floor.
+        cause: what it looks like.
+        confidence: how sure that is.
+        inputs: the largest distance of what went in.
+        output: the distance of the result.
+        made: the relative error that was made in the call, where it was replayed.
+        reference_made: the same of the reference.
+        inherited: the distance that the inputs alone give, where it was replayed.
+        worst: place, recorded and right value of the worst element, where it was replayed.
+        frame: where the user's code makes the call.
+        module: the module around it.
+        victims: how many calls behind it have results that differ.
+        received: the ranks that got its value through a collective.
+        gradient_only: whether the forward call is right.
+    """
+
+    call: str
+    rank: int | None
+    step: int | None
+    position: int
+    phase: str
+    place: str
+    basis: str
+    times: float
+    cause: Cause
+    confidence: Confidence
+    inputs: float | None
+    output: float | None
+    made: float | None
+    reference_made: float | None
+    inherited: float | None
+    worst: tuple[int, float, float] | None
+    frame: Frame | None
+    module: str | None
+    victims: int
+    received: tuple[int, ...]
+    gradient_only: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the JSON form says of it."""
+        frame = self.frame
+        worst = self.worst
+        return {
+            "call": self.call,
+            "rank": self.rank,
+            "step": self.step,
+            "position": self.position,
+            "phase": self.phase,
+            "value": self.place,
+            "basis": self.basis,
+            "times_above_floor": _number(self.times),
+            "kind": self.cause.kind,
+            "explanation": self.cause.text,
+            "advice": self.cause.advice,
+            "confidence": self.confidence,
+            "gradient_only": self.gradient_only,
+            "inputs_distance": _number(self.inputs),
+            "output_distance": _number(self.output),
+            "made_here": _number(self.made),
+            "made_here_by_reference": _number(self.reference_made),
+            "inherited": _number(self.inherited),
+            "worst_element": None
+            if worst is None
+            else {"index": worst[0], "got": _number(worst[1]), "wanted": _number(worst[2])},
+            "code": None
+            if frame is None
+            else {
+                "file": frame.path,
+                "line": frame.line,
+                "function": frame.function,
+                "source": frame.source,
+            },
+            "module": self.module,
+            "victims": self.victims,
+            "received_by_ranks": list(self.received),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The answer.
+
+    Attributes:
+        culprit: the name of the call at fault, or None.
+        verdict: culprit, different from the start, noise, identical or nothing to compare.
+        summary: the answer in a sentence.
+        accused: the suspects, the culprit first.
+        start: what differs before anything ran.
+        basis: data, statistics, checksums or nothing: what the dumps hold.
+        calls: how many calls both runs have.
+        differing: how many of them have results that differ in any bit that was recorded.
+        replayed: how many were replayed.
+        closest: the call that came closest to its floor though it stayed below, and how close.
+        only_candidate: calls that only the candidate has.
+        only_reference: calls that only the reference has.
+        notes: what else the reader must know.
+    """
+
+    culprit: str | None
+    verdict: Verdict
+    summary: str
+    accused: tuple[Accused, ...]
+    start: StartDifferences
+    basis: str
+    calls: int
+    differing: int
+    replayed: int
+    closest: tuple[str, float] | None
+    only_candidate: tuple[str, ...]
+    only_reference: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def first(self) -> Accused | None:
+        """The culprit with everything that is known of it, or None."""
+        return self.accused[0] if self.culprit is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as plain data, in the schema of docs/blame.md."""
+        first = self.first
+        return {
+            "culprit": self.culprit,
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "kind": None if first is None else first.cause.kind,
+            "confidence": None if first is None else first.confidence,
+            "rank": None if first is None else first.rank,
+            "step": None if first is None else first.step,
+            "ranked": [accused.call for accused in self.accused] if first is not None else [],
+            "suspects": [accused.to_json() for accused in self.accused],
+            "start": {
+                "kind": self.start.kind,
+                "compared": self.start.compared,
+                "tensors": [
+                    {"value": f"{use.call}.{use.place}", "distance": _number(distance.value)}
+                    for use, distance in self.start.places
+                ],
+            },
+            "basis": self.basis,
+            "calls": self.calls,
+            "differing": self.differing,
+            "replayed": self.replayed,
+            "closest_to_floor": None
+            if self.closest is None
+            else {"call": self.closest[0], "times_floor": _number(self.closest[1])},
+            "only_in_candidate": list(self.only_candidate),
+            "only_in_reference": list(self.only_reference),
+            "notes": list(self.notes),
+        }
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return a number as strict JSON can hold it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,101 @@
+"""What a replay shows: the numbers of each result, for those who judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorprobe.names import is_parameter_gradients
+from tensorprobe.records import CallRecord, DictValue, ListValue, TensorValue, Value
+
+__all__ = ["CallSplit", "MadeHere", "OutputSplit", "flat_tensors", "results_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeHere:
+    """The error that one side made in one result, against a replay of its own inputs.
+
+    Attributes:
+        relative: its norm over that of the replay.
+        peaks: the largest error of an element over what rounding explains there, for each roundoff
+            that the operation may work in.
+        levels: the norm of the error over that of the error to expect, likewise.
+        scale: the part of the error that is a multiple of the result, (a * result).
+        bias: the mean error towards larger size, in halves of the unit in the last place.
+        worst: the place of the element with the largest peak, in C order.
+        got: what was recorded there.
+        wanted: what the replay gives there.
+        nonfinite: elements that are NaN or infinite though their replay is a number of that type.
+        overflowed: elements that are infinite because their replay is too large for the type.
+        unequal: elements of an exact operation that are not what they must be.
+        spikes: elements whose error is beyond what rounding explains.
+    """
+
+    relative: float = 0.0
+    peaks: tuple[float, ...] = (0.0,)
+    levels: tuple[float, ...] = (0.0,)
+    scale: float = 0.0
+    bias: float = 0.0
+    worst: int = -1
+    got: float = 0.0
+    wanted: float = 0.0
+    nonfinite: int = 0
+    overflowed: int = 0
+    unequal: int = 0
+    spikes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSplit:
+    """One result of a call on both sides.
+
+    Attributes:
+        place: `output.0`.
+        dtype: of the candidate's result.
+        count: its elements.
+        exact: whether it must agree bit for bit.
+        once: whether a sound kernel rounds it once, at the end.
+        roundoffs: what the operation may work in; `peaks` and `levels` are in this order.
+        candidate: the error that the candidate made here.
+        reference: the error that the reference made here.
+        inherited: the distance between both replays, relative to the reference's.
+        total: the distance between both recorded results, likewise.
+    """
+
+    place: str
+    dtype: str
+    count: int
+    exact: bool
+    once: bool
+    roundoffs: tuple[float, ...]
+    candidate: MadeHere
+    reference: MadeHere
+    inherited: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallSplit:
+    """A call whose results were split; `skipped` says why results are missing."""
+
+    name: str
+    outputs: tuple[OutputSplit, ...]
+    skipped: tuple[str, ...] = ()
+
+
+def flat_tensors(values: Sequence[Value] | None) -> Iterator[TensorValue | None]:
+    """Yield the tensors of a section in order; None stands for anything else."""
+    for value in values or ():
+        if isinstance(value, ListValue):
+            yield from flat_tensors(value.items)
+        elif isinstance(value, DictValue):
+            yield from flat_tensors([item for _, item in value.items])
+        else:
+            yield value if isinstance(value, TensorValue) else None
+
+
+def results_of(call: CallRecord) -> list[TensorValue | None]:
+    """Return the tensors that a call gave: its outputs, or the gradients of its parameters."""
+    if is_parameter_gradients(call.name):
+        return list(flat_tensors(list((call.parameters or {}).values())))
+    return list(flat_tensors(call.outputs))

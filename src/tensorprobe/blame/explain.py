@@ -1,0 +1,205 @@
+"""Judge a call that cannot be replayed: do its inputs explain how far its results are apart?
+
+The distance that rounding and the inputs' own distance excuse, relative to the result's size:
+
+    allowed = slack * (roundings * gain + inherited * gain)
+
+`gain` is how much larger what goes into the sums is than what comes out of them, the price of
+cancellation: for a product of matrices sqrt(n) * |a| * |b| over the largest result, with root mean
+squares for |a| and |b|. Of a tensor that differs only statistics may be known, which show less than
+its elements do; so what is inherited is at least the distance that tensors before it have in this
+run, and a copy of a part of it may show what the whole hid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    Distance,
+    is_float,
+    largest_element,
+    significant_bits,
+)
+from tensorprobe.blame.operations import EXACT, MATRIX, RANDOM, ROUNDED_ONCE, operation_of
+from tensorprobe.blame.order import CallPair
+
+__all__ = ["Unexplained", "explain_call"]
+
+# What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
+# below 2 of it. A module is many steps, each of which may be eight times off the other way.
+_SLACK = 5.0
+_MODULE_SLACK = 40.0
+# Rows of a matrix differ in size; four standard deviations cover their tails.
+_TAILS = 4.0
+_PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """A result that is further off than its call's inputs and rounding explain.
+
+    Attributes:
+        output: the result.
+        allowed: the distance that would be explained.
+        inherited: the largest distance of an input.
+        times: how many times the distance is above what is allowed.
+    """
+
+    output: Distance
+    allowed: float
+    inherited: float
+    times: float
+
+
+def explain_call(
+    pair: CallPair,
+    agreement: CallAgreement,
+    forward: CallAgreement | None,
+    background: float,
+    work: float,
+) -> Unexplained | None:
+    """Return the result that the inputs of a call do not explain, or None.
+
+    Args:
+        pair: the call.
+        agreement: the distances of its own tensors.
+        forward: of a backward call: those of its forward call, whose inputs it uses too.
+        background: the distance that results before it usually have.
+        work: the roundoff that matrix products of this run work in, 0 for their own.
+    """
+    operation = operation_of(pair.name)
+    given = list(agreement.inputs)
+    saved = list(forward.inputs) + list(forward.outputs) if forward is not None else []
+    found: Unexplained | None = None
+    for output in agreement.outputs:
+        result = _explain(pair, operation, output, given, saved, background, work)
+        if result is not None and (found is None or result.times > found.times):
+            found = result
+    return found
+
+
+def _explain(
+    pair: CallPair,
+    operation: str,
+    output: Distance,
+    given: Sequence[Distance],
+    saved: Sequence[Distance],
+    background: float,
+    work: float,
+) -> Unexplained | None:
+    if output.value == 0:
+        return None
+    inherited = max((d.value for d in (*given, *saved) if not math.isnan(d.value)), default=0.0)
+    unknown = any(math.isnan(d.value) for d in (*given, *saved))
+    is_module = pair.name.startswith("Module.")
+    if output.basis == "shape":
+        # Autograd nodes of other kernels have results of other shapes. A forward call with equal
+        # inputs has one shape only; with inputs that differ it may choose other elements.
+        if pair.phase == "backward" or inherited or unknown or operation in RANDOM:
+            return None
+        return Unexplained(output, 0.0, 0.0, math.inf)
+    if math.isnan(output.value):
+        # Checksums alone: that equal inputs give another result is all that can be seen.
+        if unknown or inherited:
+            return None
+        return Unexplained(output, 0.0, 0.0, math.inf)
+    if unknown:
+        return None
+    if not is_float(output.candidate) or (operation in EXACT and pair.phase == "forward"):
+        hidden = output.basis == "statistics" and background > 0
+        if inherited == 0 and operation not in RANDOM and not hidden:
+            return Unexplained(output, 0.0, 0.0, math.inf)
+        if not is_float(output.candidate):
+            return None
+    if math.isinf(output.value):
+        return Unexplained(output, 1.0, inherited, math.inf) if inherited < 1 else None
+    if math.isinf(inherited):
+        return None
+    bits = min(significant_bits(output.candidate.dtype), significant_bits(output.reference.dtype))
+    own = 2.0**-bits
+    accumulate = min(own, 2.0**-24)
+    terms = _count_terms(operation, output, given, saved)
+    gain = _gain(operation, output, given, saved, terms)
+    roundings = (2 + math.sqrt(terms)) * accumulate * gain
+    if operation in ROUNDED_ONCE or operation in EXACT:
+        roundings += 2 * own
+    else:
+        roundings += 2 * own * gain
+    if operation in MATRIX or is_module:
+        roundings += work * gain
+    if operation in EXACT and pair.phase == "forward":
+        hidden = output.basis == "statistics" and background > 0
+        roundings = own if hidden else 0.0
+    slack = _MODULE_SLACK if is_module else _SLACK
+    allowed = slack * (roundings + gain * max(inherited, background))
+    if output.value <= allowed:
+        return None
+    return Unexplained(output, allowed, inherited, output.value / allowed if allowed else math.inf)
+
+
+def _count_terms(
+    operation: str, output: Distance, given: Sequence[Distance], saved: Sequence[Distance]
+) -> float:
+    count = max(1, math.prod(output.candidate.shape))
+    sizes = sorted((math.prod(d.candidate.shape) for d in (*given, *saved)), reverse=True)
+    if not sizes:
+        return 1.0
+    reduced = sizes[0] / count
+    if operation in MATRIX and len(sizes) > 1:
+        return max(1.0, reduced, math.sqrt(sizes[0] * sizes[1] / count))
+    longest = max((max(d.candidate.shape, default=1) for d in (*given, *saved)), default=1)
+    return max(1.0, reduced, float(longest))
+
+
+def _gain(
+    operation: str,
+    output: Distance,
+    given: Sequence[Distance],
+    saved: Sequence[Distance],
+    terms: float,
+) -> float:
+    """Return how much larger what goes into a result is than the result itself, at least 1."""
+    size = largest_element(output.reference)
+    floats = [d for d in given if is_float(d.reference)]
+    if not size or not floats:
+        return 1.0
+    if operation in MATRIX:
+        return max(1.0, _product_size(output, floats, saved, terms) / size)
+    sizes = sorted((largest_element(d.reference) for d in floats), reverse=True)
+    summed = sizes[0]
+    if operation in _PRODUCTS:
+        summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
+    elif saved:
+        summed *= max(1.0, *(largest_element(d.reference) for d in saved if is_float(d.reference)))
+    # A gradient that is summed over what was broadcast.
+    count = max(1, math.prod(output.candidate.shape))
+    most = max((math.prod(d.candidate.shape) for d in given), default=1)
+    if most > count:
+        summed *= math.sqrt(most / count)
+    return max(1.0, summed / size)
+
+
+def _product_size(
+    output: Distance, floats: Sequence[Distance], saved: Sequence[Distance], terms: float
+) -> float:
+    """Return the size of what an element of a matrix product sums, cancellation left out."""
+    factors = [_root_mean_square(d) for d in floats]
+    if saved:
+        # A gradient is a product of what arrived with the argument that it is not the gradient of.
+        count = math.prod(output.candidate.shape)
+        others = [d for d in saved if is_float(d.reference) and d.place.startswith("input")]
+        partners = [d for d in others if math.prod(d.candidate.shape) != count] or others
+        factors = [*factors[:1], max((_root_mean_square(d) for d in partners), default=1.0)]
+    product = math.prod(sorted(factors, reverse=True)[:2])
+    return _TAILS * math.sqrt(terms) * product
+
+
+def _root_mean_square(distance: Distance) -> float:
+    value = distance.reference
+    norm = 0.0 if value.norm is None else float(value.norm)
+    count = max(1, math.prod(value.shape))
+    return norm / math.sqrt(count) if math.isfinite(norm) else largest_element(value)

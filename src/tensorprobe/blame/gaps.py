@@ -1,0 +1,229 @@
+"""Find a backward node that was not recorded but computed something else.
+
+Some tools record only the last autograd node of a call. What its other nodes make shows first in
+the gradient that arrives at the call before: the sum of what all users of its result send back.
+That sum is replayed here from the users' own recorded gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tensorprobe.blame.agreement import CallAgreement, significant_bits, statistics_key
+from tensorprobe.blame.evidence import flat_tensors
+from tensorprobe.blame.links import Links, Use
+from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.replay import replay_backward
+from tensorprobe.blame.sides import Side
+from tensorprobe.errors import RebuildError
+from tensorprobe.names import ApiCall, forward_of, parse_call
+from tensorprobe.records import CallRecord, TensorValue
+
+__all__ = ["GapSuspect", "find_gap_suspect"]
+
+# The sum of replayed gradients has one rounding for each user more than what it is compared with.
+_FIT = 64
+_TIMES = 10.0
+# Statistics show less of a tensor than its elements, and a sum of gradients may cancel.
+_UNSEEN = 256
+# Calls of several autograd nodes, the last of which only changes the shape.
+_PARTLY_RECORDED = ("Functional.linear.", "Tensor.__matmul__.", "Torch.matmul.", "Tensor.matmul.")
+
+
+@dataclass(frozen=True, slots=True)
+class GapSuspect:
+    """A call whose unrecorded backward node is at fault; `place` is where that shows."""
+
+    call: str
+    position: int
+    place: str
+    times: float
+
+
+def find_gap_suspect(
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    links: Links,
+    candidate: Side,
+    reference: Side,
+    backgrounds: Mapping[str, float],
+) -> GapSuspect | None:
+    """Return the first call whose unrecorded backward node made what no other call explains."""
+    positions = {pair.name: pair.position for pair in pairs}
+    for pair in pairs:
+        if pair.phase != "backward" or pair.candidate is None or pair.reference is None:
+            continue
+        if not isinstance(parse_call(pair.name), ApiCall):
+            continue
+        sent = [d for d in agreements[pair.name].inputs if math.isfinite(d.value)]
+        own = max((_roundoff(d.candidate) for d in sent), default=0.0)
+        if not any(d.value > max(_FIT * own, 16 * backgrounds[pair.name]) for d in sent):
+            continue
+        try:
+            found = _check(pair, links, candidate, reference)
+        except (RebuildError, RuntimeError):
+            # Without data, or with a user that cannot be replayed, distances have to do.
+            found = _guess(pair, agreements, links, reference, backgrounds[pair.name])
+        finally:
+            candidate.forget()
+            reference.forget()
+        if found is not None:
+            call, times = found
+            place = f"{pair.name}.input.0"
+            return GapSuspect(call, positions.get(call, pair.position), place, times)
+    return None
+
+
+def _roundoff(value: TensorValue) -> float:
+
+    return 2.0 ** -significant_bits(value.dtype)
+
+
+def _check(
+    pair: CallPair, links: Links, candidate: Side, reference: Side
+) -> tuple[str, float] | None:
+    assert pair.candidate is not None and pair.reference is not None
+    uses = _uses_of(pair.reference, links, reference)
+    if not uses:
+        return None
+    theirs = _sum_of_gradients(pair.reference, uses, reference)
+    wanted = _arrived(pair.reference, reference)
+    floor = _FIT * _unit(wanted)
+    other = _relative(wanted, theirs)
+    if other > floor:
+        return None
+    ours = _sum_of_gradients(pair.candidate, uses, candidate)
+    got = _arrived(pair.candidate, candidate)
+    error = _relative(got, ours)
+    if error <= _TIMES * max(other, floor / 8):
+        return None
+    return _blame_user(got, uses, candidate), error / max(other, floor / 8)
+
+
+def _guess(
+    pair: CallPair,
+    agreements: Mapping[str, CallAgreement],
+    links: Links,
+    side: Side,
+    background: float,
+) -> tuple[str, float] | None:
+    """Return the user whose gradient was not recorded, if nothing else explains what arrived."""
+    assert pair.reference is not None
+    arrived = max(d.value for d in agreements[pair.name].inputs if math.isfinite(d.value))
+    own = max(_roundoff(d.candidate) for d in agreements[pair.name].inputs)
+    allowed = max(_UNSEEN * own, _FIT * background)
+    uses = _uses_of(pair.reference, links, side)
+    if not uses or arrived <= allowed:
+        return None
+    silent = []
+    for use in uses:
+        name = _backward_of(use.call)
+        agreement, forward = agreements.get(name), agreements.get(use.call)
+        if agreement is None or forward is None:
+            return None
+        known = [d.value for d in (*agreement.inputs, *agreement.outputs, *forward.inputs)]
+        if any(not value < arrived / _TIMES for value in known):
+            return None
+        wanted = _argument_size(side.calls[use.call], use)
+        sizes = [math.prod(d.reference.shape) for d in agreement.outputs]
+        if name.startswith(_PARTLY_RECORDED) or wanted not in sizes:
+            silent.append(name)
+    return (silent[-1], arrived / allowed) if silent else None
+
+
+def _argument_size(forward: CallRecord, use: Use) -> int:
+    for leaf in forward.leaves():
+        if ".".join((leaf.section, *leaf.path)) == use.place and isinstance(
+            leaf.value, TensorValue
+        ):
+            return math.prod(leaf.value.shape)
+    return -1
+
+
+def _unit(tensor: torch.Tensor) -> float:
+    return float(torch.finfo(tensor.dtype).eps) / 2
+
+
+def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:
+    forward = side.calls.get(forward_of(backward.name))
+    if forward is None:
+        return []
+    result = next((value for value in flat_tensors(forward.outputs) if value is not None), None)
+    key = None if result is None else statistics_key(result)
+    if key is None:
+        return []
+    return [
+        use
+        for use in links.users.get(key, [])
+        if isinstance(parse_call(use.call), ApiCall)
+        and use.place.startswith("input.")
+        # A view that hooks add shares the content but is no step of its own.
+        and not use.call.startswith("Tensor.view_as.")
+        and _backward_of(use.call) in side.calls
+    ]
+
+
+def _backward_of(forward: str) -> str:
+    return forward.removesuffix(".forward") + ".backward"
+
+
+def _arrived(backward: CallRecord, side: Side) -> torch.Tensor:
+    value = next((item for item in flat_tensors(backward.inputs) if item is not None), None)
+    if value is None:
+        raise RebuildError(f"{backward.name}: its gradient was not recorded")
+    return side.load(value)
+
+
+def _sum_of_gradients(backward: CallRecord, uses: Sequence[Use], side: Side) -> torch.Tensor:
+    total: torch.Tensor | None = None
+    for use in uses:
+        gradient = _gradient_of(use, side)
+        total = gradient if total is None else total + gradient.reshape(total.shape)
+    assert total is not None
+    return total
+
+
+def _gradient_of(use: Use, side: Side) -> torch.Tensor:
+    """Return what one user of a tensor sends back to it, in float64."""
+    forward, backward = side.calls[use.call], side.calls[_backward_of(use.call)]
+    readings = replay_backward(
+        backward,
+        forward,
+        side.load,
+        lambda t: t.to(torch.float64) if t.is_floating_point() else t,
+    )
+    tensors = [
+        index for index, value in enumerate(forward.inputs or ()) if isinstance(value, TensorValue)
+    ]
+    index = int(use.place.removeprefix("input.").partition(".")[0])
+    results = readings.get("arguments", [])
+    place = tensors.index(index) if index in tensors else -1
+    found = results[place] if 0 <= place < len(results) else None
+    if found is None:
+        raise RebuildError(f"{use.call}: the gradient of {use.place} cannot be replayed")
+    return found
+
+
+def _blame_user(got: torch.Tensor, uses: Sequence[Use], side: Side) -> str:
+    """Return the user whose gradient points most along what is left over."""
+    gradients = [_gradient_of(use, side).reshape(got.shape) for use in uses]
+    error = got.to(torch.float64) - torch.stack(gradients).sum(0)
+
+    def likeness(index: int) -> float:
+        size = float(gradients[index].norm()) * float(error.norm())
+        return abs(float((gradients[index] * error).sum())) / size if size else 0.0
+
+    best = max(range(len(uses)), key=likeness)
+    return _backward_of(uses[best].call)
+
+
+def _relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    if got.numel() != wanted.numel():
+        raise RebuildError("the replayed gradients have another shape")
+    difference = got.to(torch.float64) - wanted.reshape(got.shape)
+    size = float(wanted.norm())
+    return float(difference.norm()) / size if size else math.inf

@@ -1,0 +1,106 @@
+"""Measure the error of one recorded result against its replay, in units of its floor."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tensorprobe.blame.evidence import MadeHere
+from tensorprobe.blame.noise import Floor
+
+__all__ = ["measure_exact", "measure_rounded", "relative_distance"]
+
+# Elements beyond this many times their bound are counted as wrong.
+_SPIKE = 8
+
+
+def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
+    """Return the error of a result that must be what its replay is."""
+    if got.dtype != wanted.dtype:
+        wanted = wanted.to(got.dtype)
+    both_nan = torch.isnan(got) & torch.isnan(wanted) if got.is_floating_point() else None
+    unequal = got != wanted
+    if both_nan is not None:
+        # Numbers too small to be normal may be flushed to zero; no operation is wrong for that.
+        tiny = torch.finfo(got.dtype).tiny
+        unequal &= ~both_nan & ~((got.abs() < tiny) & (wanted.abs() < tiny))
+    count = int(unequal.sum())
+    if not count:
+        return MadeHere()
+    worst = int(unequal.reshape(-1).int().argmax())
+    nonfinite = 0
+    if got.is_floating_point():
+        nonfinite = int((~torch.isfinite(got) & torch.isfinite(wanted)).sum())
+    return MadeHere(
+        relative=relative_distance(got, wanted),
+        peaks=(math.inf,),
+        levels=(math.inf,),
+        worst=worst,
+        got=_number(got, worst),
+        wanted=_number(wanted, worst),
+        nonfinite=nonfinite,
+        unequal=count,
+        spikes=count,
+    )
+
+
+def measure_rounded(
+    got: torch.Tensor, wanted: torch.Tensor, floor: Floor, roundoffs: tuple[float, ...]
+) -> MadeHere:
+    """Return the error of a result that may be rounded."""
+    values = got.to(torch.float64)
+    finite = torch.isfinite(values) & torch.isfinite(wanted)
+    largest = torch.finfo(got.dtype).max
+    overflowed = torch.isinf(values) & (wanted.abs() > largest * (1 - 2.0**-12))
+    nonfinite = ~torch.isfinite(values) & torch.isfinite(wanted) & ~overflowed
+    error = torch.where(finite, values - wanted, torch.zeros_like(wanted))
+    sizes = torch.where(finite, wanted, torch.zeros_like(wanted))
+    peaks, levels = [], []
+    worst = int(nonfinite.reshape(-1).int().argmax()) if bool(nonfinite.any()) else -1
+    for work in roundoffs:
+        ratios = (error.abs() / floor.bound(work)).nan_to_num(0.0)
+        peaks.append(float(ratios.max()))
+        levels.append(_ratio(float(error.norm()), float(floor.typical(work)[finite].norm())))
+        if worst < 0:
+            worst = int(ratios.reshape(-1).argmax())
+    squares = float((sizes * sizes).sum())
+    rounding = floor.rounding
+    return MadeHere(
+        relative=_ratio(float(error.norm()), math.sqrt(squares)),
+        peaks=tuple(peaks),
+        levels=tuple(levels),
+        scale=float((error * sizes).sum()) / squares if squares else 0.0,
+        bias=float((error * sizes.sign() / rounding)[finite].mean()) if bool(finite.any()) else 0.0,
+        worst=worst,
+        got=_number(values, worst),
+        wanted=_number(wanted, worst),
+        nonfinite=int(nonfinite.sum()),
+        overflowed=int(overflowed.sum()),
+        spikes=int((error.abs() > _SPIKE * floor.bound(roundoffs[0])).sum()),
+    )
+
+
+def relative_distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the norm of the difference over the norm; infinite where only one is finite."""
+    if got.shape != wanted.shape:
+        return math.inf
+    if not got.numel():
+        return 0.0
+    a, b = got.to(torch.float64), wanted.to(torch.float64)
+    same = (a == b) | (torch.isnan(a) & torch.isnan(b))
+    difference = torch.where(same, torch.zeros_like(a), a - b)
+    sizes = torch.where(torch.isfinite(b), b, torch.zeros_like(b))
+    return _ratio(float(difference.norm()), float(sizes.norm()))
+
+
+def _ratio(part: float, whole: float) -> float:
+    if math.isnan(part):
+        return math.inf
+    if not whole:
+        return math.inf if part else 0.0
+    return part / whole
+
+
+def _number(tensor: torch.Tensor, place: int) -> float:
+    return float(tensor.reshape(-1)[place]) if 0 <= place < tensor.numel() else 0.0

@@ -1,0 +1,109 @@
+"""Pair the calls of two runs and put them into the order in which they ran.
+
+Dumps list calls as they were recorded. Parameter gradients stand where their module ran forward,
+though they are made in its backward pass: they are moved there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorprobe.blame.sides import Side
+from tensorprobe.compare.align import align_names
+from tensorprobe.errors import NameFormatError
+from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
+from tensorprobe.records import CallRecord
+
+__all__ = ["CallPair", "Phase", "pair_calls", "phase_of"]
+
+Phase = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallPair:
+    """One call in the order of the run; a side that does not have it is None."""
+
+    position: int
+    name: str
+    phase: Phase
+    candidate: CallRecord | None
+    reference: CallRecord | None
+
+
+def phase_of(name: str) -> Phase:
+    """Return whether a call belongs to the forward or the backward pass.
+
+    >>> phase_of("Module.fc.Linear.parameters_grad")
+    'backward'
+    """
+    try:
+        call = parse_call(name)
+    except NameFormatError:
+        return "forward"
+    if isinstance(call, (ApiCall, ModuleCall)):
+        return call.direction
+    return "backward" if isinstance(call, ParameterGradients) else "forward"
+
+
+def pair_calls(candidate: Side, reference: Side) -> list[CallPair]:
+    """Return every call of both runs in the order of the candidate's.
+
+    Calls are paired by name. Where one run has calls that the other has not, call numbers behind
+    them are shifted, and calls are paired by their order instead. A call that only the reference
+    has stands after the one that it follows there.
+    """
+    ours, theirs = _run_order(candidate.calls), _run_order(reference.calls)
+    partners = dict(zip(ours, theirs, strict=True)) if ours == theirs else align_names(ours, theirs)
+    return [
+        CallPair(
+            position,
+            name if name is not None else str(other),
+            phase_of(name if name is not None else str(other)),
+            None if name is None else candidate.calls[name],
+            None if other is None else reference.calls[other],
+        )
+        for position, (name, other) in enumerate(_merge(ours, theirs, partners))
+    ]
+
+
+def _run_order(names: Iterable[str]) -> list[str]:
+    """Return names in the order of the run: parameter gradients after their module's backward."""
+    waiting: dict[tuple[str, str], list[str]] = {}
+    order = []
+    for name in names:
+        if ".parameters_grad" in name:
+            call = parse_call(name)
+            if isinstance(call, ParameterGradients):
+                waiting.setdefault((call.path, call.class_name), []).append(name)
+                continue
+        order.append(name)
+    if not waiting:
+        return order
+    result = []
+    for name in order:
+        result.append(name)
+        if name.startswith("Module."):
+            call = parse_call(name)
+            if isinstance(call, ModuleCall) and call.direction == "backward":
+                result += waiting.pop((call.path, call.class_name), [])
+    return result + [name for names in waiting.values() for name in names]
+
+
+def _merge(
+    ours: list[str], theirs: list[str], partners: Mapping[str, str]
+) -> Iterator[tuple[str | None, str | None]]:
+    """Yield the pairs in the order of the candidate, what only the reference has in its place."""
+    paired = set(partners.values())
+    waiting = iter(theirs)
+    for name in ours:
+        partner = partners.get(name)
+        if partner is not None:
+            for other in waiting:
+                if other == partner:
+                    break
+                if other not in paired:
+                    yield None, other
+        yield name, partner
+    yield from ((None, other) for other in waiting if other not in paired)

@@ -1,0 +1,94 @@
+"""Decide between the suspects of many ranks: the earliest, and never one that only received.
+
+A collective hands a bad value of one rank to all others. On those its inputs agree and its result
+does not, which looks like a fault of the collective; it is one only if no rank sent a bad value.
+Ranks run on their own between collectives, so how many a rank has passed is the common clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprobe.blame.agreement import significant_bits
+from tensorprobe.blame.analyse import RankAnalysis, Suspect
+
+__all__ = ["RankSuspect", "order_suspects"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSuspect:
+    """A suspect and the rank's analysis it is from; `received` are ranks that got its value."""
+
+    analysis: RankAnalysis
+    suspect: Suspect
+    received: tuple[int, ...] = ()
+
+
+def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
+    """Return the suspects of all ranks, the earliest of the run first."""
+    clocks = [_clock(analysis) for analysis in analyses]
+    entries: list[tuple[tuple[int, int], int, Suspect]] = []
+    for index, analysis in enumerate(analyses):
+        for suspect in analysis.suspects:
+            if _is_collective(suspect.call) and _was_sent(suspect.call, analyses):
+                continue
+            entries.append(((clocks[index][suspect.position], suspect.position), index, suspect))
+    entries.sort(key=lambda entry: entry[0])
+    return [
+        RankSuspect(analyses[index], suspect, _receivers(clock[0], index, analyses, clocks))
+        for clock, index, suspect in entries
+    ]
+
+
+def _is_collective(call: str) -> bool:
+    return call.startswith("Distributed.")
+
+
+def _clock(analysis: RankAnalysis) -> list[int]:
+    """Return how many collectives a rank has passed at each position."""
+    passed, clock = 0, []
+    for pair in analysis.pairs:
+        clock.append(passed)
+        passed += _is_collective(pair.name)
+    clock.append(passed)
+    return clock
+
+
+def _was_sent(call: str, analyses: Sequence[RankAnalysis]) -> bool:
+    """Whether some rank went into a collective with a value that already differed."""
+    if len(analyses) == 1:
+        return False
+    for analysis in analyses:
+        if any(not _is_collective(suspect.call) for suspect in analysis.suspects):
+            return True
+        agreement = analysis.agreements.get(call)
+        if agreement is not None and any(
+            _is_off(d.value, d.candidate.dtype) for d in agreement.inputs
+        ):
+            return True
+    return False
+
+
+def _is_off(distance: float, dtype: str) -> bool:
+    return math.isnan(distance) or distance > 256 * 2.0 ** -significant_bits(dtype)
+
+
+def _receivers(
+    passed: int, sender: int, analyses: Sequence[RankAnalysis], clocks: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    """Return the ranks whose first bad value came out of a collective after that moment."""
+    found = []
+    for index, analysis in enumerate(analyses):
+        rank = analysis.candidate.part.info.rank
+        if index == sender or rank is None:
+            continue
+        for pair in analysis.pairs:
+            if not _is_collective(pair.name) or clocks[index][pair.position] < passed:
+                continue
+            outputs = analysis.agreements[pair.name].outputs
+            if any(_is_off(d.value, d.candidate.dtype) for d in outputs):
+                found.append(rank)
+                break
+    return tuple(found)

@@ -1,0 +1,369 @@
+"""Write a proof: one script with its inputs that shows a culprit's fault with torch alone.
+
+DIR/repro.py         runs the call on a device and in float64, and shows every error
+DIR/test_repro.py    the same as a pytest
+DIR/tensors.pt       the recorded inputs and results, as torch.save writes them
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from tensorprobe.blame.evidence import results_of
+from tensorprobe.blame.ranks import RankSuspect
+from tensorprobe.blame.sides import Side
+from tensorprobe.errors import NameFormatError, RebuildError, ReportError
+from tensorprobe.names import ApiCall, forward_of, parse_call
+from tensorprobe.precheck.rebuild import find_callable
+from tensorprobe.records import (
+    CallRecord,
+    DeviceValue,
+    DictValue,
+    DtypeValue,
+    EllipsisValue,
+    ListValue,
+    MemoryFormatValue,
+    ScalarValue,
+    SizeValue,
+    SliceValue,
+    TensorValue,
+    Value,
+)
+from tensorprobe.report.table import new_report
+
+__all__ = ["write_repro"]
+
+# Of a result that could not be replayed.
+_UNKNOWN = 1e-3
+_HOMES = {
+    "Functional": "torch.nn.functional",
+    "Torch": "torch",
+    "Tensor": "torch.Tensor",
+    "VF": "torch._VF",
+    "Aten": "torch.ops.aten",
+}
+
+
+def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
+    """Write the script, its test form and its tensors.
+
+    Returns:
+        The script.
+
+    Raises:
+        RebuildError: the call cannot be written down as one: a module, a collective, or a dump
+            without data.
+        ReportError: the folder cannot be written.
+    """
+    suspect, analysis = entry.suspect, entry.analysis
+    name = suspect.call
+    try:
+        call, forward_name = parse_call(name), forward_of(name)
+    except NameFormatError as err:
+        raise RebuildError(f"no proof of {name}: {err}") from err
+    if not isinstance(call, ApiCall) or call.api_type not in _HOMES:
+        raise RebuildError(
+            f"no proof of {name}: only a call of a torch function can be written down as a script; "
+            "capture at level L1 or mix to narrow it down"
+        )
+    find_callable(forward_name)
+    mine = _Recorded(analysis.candidate, name, forward_name)
+    other_name = next(
+        (p.reference.name for p in analysis.pairs if p.name == name and p.reference), name
+    )
+    other = _Recorded(analysis.reference, other_name, forward_of(other_name))
+    tensors: dict[str, torch.Tensor] = {}
+    source = _Source(mine, tensors)
+    arguments = source.arguments()
+    gradients = source.gradients()
+    results = [value for value in results_of(mine.call) if value is not None]
+    mine.keep(tensors, "recorded", results)
+    other.keep(tensors, "reference", [v for v in results_of(other.call) if v is not None])
+    script = _SCRIPT.format(
+        name=name,
+        direction=call.direction,
+        summary=f"{suspect.times:.3g} times its floor" if math.isfinite(suspect.times) else "exact",
+        function=_function_path(call),
+        arguments=arguments,
+        gradients=gradients,
+        tolerance=repr(_tolerances(entry, len(results))),
+        count=len(results),
+    )
+    root = Path(folder)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise ReportError(f"{str(root)!r} cannot be made: {err.strerror or err}") from err
+    buffer = io.BytesIO()
+    torch.save(tensors, buffer)
+    for file_name, content in (
+        ("tensors.pt", buffer.getvalue()),
+        ("repro.py", script.encode()),
+        ("test_repro.py", _TEST.encode()),
+    ):
+        with (
+            new_report(root / file_name) as descriptor,
+            os.fdopen(os.dup(descriptor), "wb") as file,
+        ):
+            file.write(content)
+    return root / "repro.py"
+
+
+class _Recorded:
+    """One side's record of the call, and of its forward call."""
+
+    def __init__(self, side: Side, name: str, forward: str) -> None:
+        self.side = side
+        if name not in side.calls or forward not in side.calls:
+            raise RebuildError(f"no proof of {name}: its record is not complete")
+        self.call, self.forward = side.calls[name], side.calls[forward]
+        self.is_backward = name != forward
+
+    def keep(
+        self, tensors: dict[str, torch.Tensor], prefix: str, values: Sequence[TensorValue]
+    ) -> None:
+        for index, value in enumerate(values):
+            tensors[f"{prefix}.{index}"] = self.side.load(value).clone()
+
+
+class _Source:
+    """Turns recorded values into Python source; tensors go into a dictionary."""
+
+    def __init__(self, recorded: _Recorded, tensors: dict[str, torch.Tensor]) -> None:
+        self._recorded, self._tensors = recorded, tensors
+
+    def arguments(self) -> str:
+        forward = self._recorded.forward
+        if forward.inputs is None:
+            raise RebuildError(f"no proof of {forward.name}: its inputs were not recorded")
+        wanted = _lost_dtype(forward)
+        parts = [self._value(v, f"input.{i}", wanted) for i, v in enumerate(forward.inputs)]
+        parts += [
+            f"{key}={self._value(value, key, wanted)}"
+            for key, value in (forward.kwargs or {}).items()
+        ]
+        return ", ".join(parts)
+
+    def gradients(self) -> str:
+        if not self._recorded.is_backward:
+            return "[]"
+        values = self._recorded.call.inputs or ()
+        return f"[{', '.join(self._value(v, f'gradient.{i}', '') for i, v in enumerate(values))}]"
+
+    def _value(self, value: Value, place: str, lost: str) -> str:
+        match value:
+            case None:
+                return "None"
+            case TensorValue():
+                self._tensors[place] = self._recorded.side.load(value).clone()
+                return f"given({place!r}, {value.requires_grad is not False})"
+            case ScalarValue(_, item):
+                return f"float({str(item)!r})" if isinstance(item, float) else repr(item)
+            case SliceValue(start, stop, step):
+                return f"slice({start}, {stop}, {step})"
+            case EllipsisValue():
+                return "..."
+            case SizeValue(dims):
+                return f"torch.Size({list(dims)})"
+            case DtypeValue(name):
+                return f"wide({name})"
+            case DeviceValue():
+                return "device"
+            case MemoryFormatValue(name):
+                return f"torch.{name.removeprefix('torch.')}"
+            case ListValue(items, is_tuple):
+                inside = [self._value(v, f"{place}.{i}", lost) for i, v in enumerate(items)]
+                text = ", ".join(inside)
+                return f"({text},)" if is_tuple and inside else f"[{text}]"
+            case DictValue(()) if lost:
+                return f"wide({lost})"
+            case _:
+                raise RebuildError(
+                    f"no proof of {self._recorded.call.name}: the dump does not hold {place}"
+                )
+
+
+def _lost_dtype(call: CallRecord) -> str:
+    first = call.outputs[0] if call.outputs else None
+    return first.dtype if isinstance(first, TensorValue) else ""
+
+
+def _function_path(call: ApiCall) -> str:
+    return f"{_HOMES[call.api_type]}.{call.api_name}"
+
+
+def _tolerances(entry: RankSuspect, count: int) -> list[float]:
+    """Return the relative error up to which each result is rounding.
+
+    Of the result at fault that is half way, in orders of magnitude, between the errors of both
+    runs; others may be ten times as far off as they were.
+    """
+    split = entry.analysis.splits.get(entry.suspect.call)
+    known = {} if split is None else {output.place: output for output in split.outputs}
+    found = []
+    for index in range(count):
+        output = known.get(f"output.{index}")
+        if output is None:
+            found.append(_UNKNOWN)
+            continue
+        mine = min(output.candidate.relative, 1.0)
+        other = max(output.reference.relative, 2.0**-53)
+        at_fault = output.place == entry.suspect.place
+        found.append(math.sqrt(mine * other) if at_fault else 10 * max(mine, other))
+    return found
+
+
+_SCRIPT = '''"""Shows the fault of {name} ({summary}) with torch alone.
+
+    python repro.py [DEVICE]      cpu, cuda, npu, ...
+
+Runs the call on the device in the recorded types, and on the CPU in float64, with the inputs that
+the run under test recorded. Exit code 1 if the device's result is off by more than rounding.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+TENSORS = torch.load(Path(__file__).with_name("tensors.pt"), weights_only=True)
+TOLERANCES = {tolerance}
+COUNT = {count}
+
+
+def run(device, exact):
+    """Make the call; exact means in float64 on the CPU."""
+    leaves = []
+
+    def wide(dtype):
+        return torch.float64 if exact and dtype.is_floating_point else dtype
+
+    def given(name, needs_gradient):
+        tensor = TENSORS[name].to(device)
+        if tensor.is_floating_point():
+            tensor = tensor.to(wide(tensor.dtype))
+            if "{direction}" == "backward" and not name.startswith("gradient"):
+                tensor = tensor.detach().requires_grad_(needs_gradient)
+                leaves.append(tensor)
+                return tensor.clone()
+        elif not name.startswith("gradient"):
+            leaves.append(tensor)
+        return tensor
+
+    def call(*args, **kwargs):
+        return {function}(*args, **kwargs)
+
+    with torch.set_grad_enabled("{direction}" == "backward"):
+        outputs = flat(call({arguments}))
+    if "{direction}" == "forward":
+        return [item for item in outputs if isinstance(item, torch.Tensor)]
+    gradients = {gradients}
+    pairs = [
+        (out, gradient)
+        for out, gradient in zip(outputs, gradients)
+        if isinstance(out, torch.Tensor) and out.grad_fn is not None and gradient is not None
+    ]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    starts, arriving = [out for out, _ in pairs], [gradient for _, gradient in pairs]
+    found = torch.autograd.grad(starts, wanted, arriving, allow_unused=True, retain_graph=True)
+    node = pairs[0][0].grad_fn
+    try:
+        of_node = node(*[gradient for _, gradient in pairs])
+    except (RuntimeError, TypeError):
+        of_node = ()
+    of_node = of_node if isinstance(of_node, tuple) else (of_node,)
+    return [item for item in (*of_node, *found) if item is not None]
+
+
+def flat(value):
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in flat(part)]
+    return [value]
+
+
+def error(got, wanted):
+    """Return the norm of the difference over the norm; infinite where NaN or inf stand apart."""
+    a, b = got.detach().cpu().to(torch.float64), wanted.detach().cpu().to(torch.float64)
+    same = (a == b) | (a.isnan() & b.isnan())
+    difference = torch.where(same, torch.zeros_like(a), a - b).norm()
+    if difference.isnan():
+        return float("inf")
+    size = b[b.isfinite()].norm()
+    return float(difference / size) if size else float(difference)
+
+
+def match(results, like):
+    """Return the result that a recorded one is: of its shape, and the nearest of those."""
+    shaped = []
+    for item in results:
+        if item.shape == like.shape:
+            shaped.append(item)
+        elif item.numel() == like.numel():
+            shaped.append(item.T if item.T.shape == like.shape else item.reshape(like.shape))
+        elif item.numel() > like.numel() and item.dim() >= like.dim():
+            try:
+                shaped.append(item.sum_to_size(like.shape))
+            except RuntimeError:
+                pass
+    return min(shaped, key=lambda item: error(like, item)) if shaped else None
+
+
+def measure(device):
+    """Yield for each result: number, errors of the run, the reference, the device, tolerance."""
+    exact, here = run("cpu", True), run(device, False)
+    for index in range(COUNT):
+        wanted = match(exact, TENSORS[f"reference.{{index}}"])
+        got = match(here, TENSORS[f"reference.{{index}}"])
+        if wanted is None or got is None:
+            continue
+        recorded = TENSORS[f"recorded.{{index}}"]
+        run_error = error(recorded, wanted) if recorded.shape == wanted.shape else float("inf")
+        trusted = error(TENSORS[f"reference.{{index}}"], wanted)
+        yield index, run_error, trusted, error(got, wanted), TOLERANCES[index]
+
+
+def main():
+    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    print("{name}: errors against float64, relative to the size of the result")
+    print(f"{{'result':<10}}{{'recorded':>14}}{{'reference':>14}}{{device:>14}}{{'tolerance':>14}}")
+    bad = 0
+    for index, *errors in measure(device):
+        bad += errors[2] > errors[3]
+        print(f"{{index:<10}}" + "".join(f"{{item:>14.3e}}" for item in errors))
+    print("the device shows the fault" if bad else "this device computes it right; the run did not")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+_TEST = '''"""The proof as a test: passes on a device that computes the call right.
+
+    TENSORPROBE_DEVICE=npu pytest test_repro.py
+"""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import repro  # noqa: E402
+
+
+def test_the_recorded_run_shows_the_fault():
+    assert any(recorded > limit for _, recorded, _, _, limit in repro.measure("cpu"))
+
+
+def test_the_device_computes_what_float64_gives():
+    device = os.environ.get("TENSORPROBE_DEVICE", "cpu")
+    for index, _, _, here, limit in repro.measure(device):
+        assert here <= limit, f"result {index} is off by {here:.3e}, wanted at most {limit:.3e}"
+'''

@@ -1,0 +1,59 @@
+"""One run of the two: its calls by name, and their tensors, each read once for a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorprobe.errors import RebuildError
+from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.store import RankDump
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Side"]
+
+
+class Side:
+    """One rank of one run.
+
+    Attributes:
+        part: the dump.
+        calls: every call that can be read, in the order of the dump.
+    """
+
+    def __init__(self, part: RankDump) -> None:
+        self.part = part
+        self.calls: dict[str, CallRecord] = {call.name: call for call in part.calls()}
+        self._loaded: dict[str, torch.Tensor] = {}
+        self._cut: frozenset[str] = frozenset()
+        self._rows: torch.Tensor | None = None
+
+    def load(self, value: TensorValue) -> torch.Tensor:
+        """Return the data of a tensor; kept until `forget`.
+
+        Raises:
+            RebuildError: there is none, or it cannot be read.
+        """
+        if value.data_name is None:
+            raise RebuildError("the tensor's data were not recorded")
+        tensor = self._loaded.get(value.data_name)
+        if tensor is None:
+            # Many questions are answered without torch, which takes longer to import than they.
+            from tensorprobe.precheck.rebuild import load_tensor
+
+            tensor = self._loaded[value.data_name] = load_tensor(self.part, value)
+            if value.data_name in self._cut and self._rows is not None:
+                tensor = tensor.reshape(-1, tensor.shape[-1])[self._rows]
+                self._loaded[value.data_name] = tensor
+        return tensor
+
+    def cut(self, files: frozenset[str], rows: torch.Tensor) -> None:
+        """From now on, until `forget`, load only these rows of these files."""
+        self._cut, self._rows = files, rows
+        self._loaded.clear()
+
+    def forget(self) -> None:
+        """Let go of the data of the calls that were looked at."""
+        self._loaded.clear()
+        self._cut, self._rows = frozenset(), None

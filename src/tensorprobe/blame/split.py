@@ -1,0 +1,467 @@
+"""Split the error of a call's results: what it inherited from its inputs, what was made in it.
+
+    candidate's inputs ─► float64 replay ─┐ made here by the candidate = recorded - replay
+                                          ├ inherited = replay - replay
+    reference's inputs ─► float64 replay ─┘ made here by the reference = recorded - replay
+
+Each side is measured against a replay of its own inputs, in units of what rounding explains there
+(`noise.Floor`). Exact operations are replayed in their own types and must agree bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from tensorprobe.blame.agreement import is_float, significant_bits
+from tensorprobe.blame.evidence import (
+    CallSplit,
+    MadeHere,
+    OutputSplit,
+    flat_tensors,
+    results_of,
+)
+from tensorprobe.blame.measure import measure_exact, measure_rounded, relative_distance
+from tensorprobe.blame.module_replay import replay_module_backward, replay_module_forward
+from tensorprobe.blame.noise import (
+    SIGNIFICANT_BITS,
+    Floor,
+    accumulation_roundoff,
+    half_ulp,
+    rounds_once,
+    working_roundoffs,
+)
+from tensorprobe.blame.operations import EXACT, MATRIX, PLACES_ALONE, WITH_PLACES, operation_of
+from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.replay import (
+    Prepare,
+    Readings,
+    replay_backward,
+    replay_forward,
+)
+from tensorprobe.blame.rows import KEPT_ROWS, cut_inputs, rows_of
+from tensorprobe.blame.sides import Side
+from tensorprobe.errors import RebuildError
+from tensorprobe.names import (
+    ModuleCall,
+    ParameterGradients,
+    forward_of,
+    is_parameter_gradients,
+    parse_call,
+)
+from tensorprobe.records import CallRecord, ScalarValue, TensorValue
+
+__all__ = ["split_call"]
+
+_DRAWS = 3
+_MANY = 50_000
+_CLOSE = 0.1
+_SHAKE = 2.0**-24
+_Replay = Callable[[str, int], Readings]
+
+# A replay that the trusted side misses by this much is a replay of something else.
+_FIT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One way to replay a call: how inputs are prepared, and which list of results is meant."""
+
+    preparation: str
+    key: str
+    index: int
+
+
+def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
+    """Replay a call on both sides and split the errors of its results.
+
+    Raises:
+        RebuildError: the call cannot be replayed.
+    """
+    ours, theirs = pair.candidate, pair.reference
+    if ours is None or theirs is None:
+        raise RebuildError(f"{pair.name}: only one run has it")
+    if rows_of(pair):
+        _cut_rows(ours, theirs, candidate, reference)
+    operation = operation_of(pair.name)
+    exact = operation in EXACT and pair.phase == "forward"
+    replay_ours = _replayer(ours, candidate, exact=exact)
+    replay_theirs = _replayer(theirs, reference, exact=exact)
+    found, skipped = [], []
+    sizes = _input_sizes(ours, candidate)
+    for index, (mine, other) in enumerate(zip(results_of(ours), results_of(theirs), strict=False)):
+        place = _place(ours, index)
+        if mine is None or other is None:
+            continue
+        if mine.shape != other.shape and exact:
+            shaped = _split_shapes(place, mine, other, replay_ours, replay_theirs, index)
+            if shaped is not None:
+                found.append(shaped)
+                continue
+        if mine.shape != other.shape:
+            skipped.append(f"{place}: shape {list(mine.shape)} against {list(other.shape)}")
+            continue
+        if not math.prod(mine.shape):
+            continue
+        job = _Job(operation, pair.phase, place, mine, other, sizes)
+        got, wanted = candidate.load(mine), reference.load(other)
+        if exact or not got.is_floating_point():
+            if _may_tie(operation, ours, index):
+                continue
+            split = _split_exact(job, got, wanted, replay_ours, replay_theirs, index)
+            if operation in PLACES_ALONE and _is_tie(ours, candidate, got, replay_ours):
+                continue
+        else:
+            split = _split_rounded(job, got, wanted, replay_ours, replay_theirs, index)
+        if isinstance(split, str):
+            skipped.append(f"{place}: {split}")
+        else:
+            found.append(split)
+    return CallSplit(pair.name, tuple(found), tuple(skipped))
+
+
+def _may_tie(operation: str, call: CallRecord, index: int) -> bool:
+    """Whether a result is places of values that another result holds, which are compared there.
+
+    Of equal values any place is right.
+    """
+    if operation not in WITH_PLACES or not index:
+        return False
+    first = results_of(call)[0]
+    return first is not None and is_float(first)
+
+
+def _is_tie(call: CallRecord, side: Side, got: torch.Tensor, replay: _Replay) -> bool:
+    """Whether the places that were chosen hold the values that the right places hold."""
+    value = next((item for item in flat_tensors(call.inputs) if item is not None), None)
+    wanted = replay("own", 0)["outputs"][0]
+    if value is None or wanted is None or wanted.shape != got.shape:
+        return False
+    given = side.load(value)
+    inputs = call.inputs or ()
+    dim = (call.kwargs or {}).get("dim", inputs[1] if len(inputs) > 1 else None)
+    if not isinstance(dim, ScalarValue) or isinstance(dim.value, (str, complex)):
+        flat = given.reshape(-1)
+        return torch.equal(flat[got.reshape(-1)], flat[wanted.reshape(-1)])
+    axis = int(dim.value)
+    if got.dim() < given.dim():
+        got, wanted = got.unsqueeze(axis), wanted.unsqueeze(axis)
+    return torch.equal(given.gather(axis, got), given.gather(axis, wanted))
+
+
+def _cut_rows(ours: CallRecord, theirs: CallRecord, candidate: Side, reference: Side) -> None:
+    """Let both sides load the rows of the result that differ most, and some spread over all."""
+    mine, other = results_of(ours)[0], results_of(theirs)[0]
+    assert mine is not None and other is not None
+    got, wanted = candidate.load(mine), reference.load(other)
+    width = got.shape[-1]
+    difference = (got.reshape(-1, width) - wanted.reshape(-1, width)).abs()
+    worst = torch.nan_to_num(difference.to(torch.float32), nan=math.inf).amax(1)
+    spread = torch.linspace(0, len(worst) - 1, KEPT_ROWS // 2).long()
+    chosen = {*worst.topk(KEPT_ROWS // 2).indices.tolist(), *spread.tolist()}
+    rows = torch.tensor(sorted(chosen))
+    for side, call, result in ((candidate, ours, mine), (reference, theirs, other)):
+        files = cut_inputs(call)
+        assert files is not None and result.data_name is not None
+        side.cut(files | {result.data_name}, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    operation: str
+    phase: str
+    place: str
+    mine: TensorValue
+    other: TensorValue
+    sizes: tuple[tuple[int, ...], ...]
+
+
+def _replayer(call: CallRecord, side: Side, *, exact: bool) -> _Replay:
+    """Return a function that replays a call in one preparation, shaken by the n-th draw."""
+    start = _start_of(call, side)
+    forward, backward = start
+    output = next((v for v in flat_tensors(forward.outputs) if v is not None), None)
+    short = None if output is None else getattr(torch, output.dtype.removeprefix("torch."), None)
+    is_module = isinstance(parse_call(forward.name), ModuleCall)
+    casts = short in SIGNIFICANT_BITS and any(
+        significant_bits(value.dtype) > SIGNIFICANT_BITS[short]
+        for value in flat_tensors(forward.inputs)
+        if value is not None and is_float(value)
+    )
+
+    @functools.cache
+    def replay(preparation: str, draw: int) -> Readings:
+        if preparation == "cast" and not casts:
+            return replay("wide", draw)
+        prepare = _preparation(preparation, short, draw)
+        if is_module:
+            if backward is None:
+                return replay_module_forward(forward, side.load, prepare)
+            readings = replay_module_backward(backward, forward, side.load, prepare)
+            return {_wanted_reading(call): readings[_wanted_reading(call)]}
+        if backward is None:
+            return replay_forward(forward, side.load, prepare, exact=exact)
+        return replay_backward(backward, forward, side.load, prepare)
+
+    return replay
+
+
+def _wanted_reading(call: CallRecord) -> str:
+    return "parameters" if is_parameter_gradients(call.name) else "arguments"
+
+
+def _start_of(call: CallRecord, side: Side) -> tuple[CallRecord, CallRecord | None]:
+    """Return the forward call and, for gradients, the backward call that a replay starts from.
+
+    Raises:
+        RebuildError: one of them was not recorded, or a module ran more than once, so that its
+            parameters' gradients are a sum.
+    """
+    name = parse_call(call.name)
+    if isinstance(name, ParameterGradients):
+        number = name.number or 0
+        calls = [
+            side.calls.get(str(ModuleCall(name.path, name.class_name, direction, number)))
+            for direction in ("forward", "backward")
+        ]
+        again = str(ModuleCall(name.path, name.class_name, "forward", 1))
+        if calls[0] is None or calls[1] is None or again in side.calls:
+            raise RebuildError(f"{call.name}: the calls that it sums up are not one")
+        return calls[0], calls[1]
+    start = forward_of(call.name)
+    if start == call.name:
+        return call, None
+    forward = side.calls.get(start)
+    if forward is None:
+        raise RebuildError(f"{call.name}: its forward call was not recorded")
+    return forward, call
+
+
+def _preparation(kind: str, short: torch.dtype | None, draw: int) -> Prepare:
+    if kind == "own":
+        return lambda tensor: tensor
+    generator = torch.Generator().manual_seed(draw)
+
+    def prepare(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        if kind == "cast" and short is not None and short in SIGNIFICANT_BITS:
+            tensor = tensor.to(short)
+        wide = tensor.to(torch.float64)
+        if draw:
+            # Single precision is enough for noise, and half the time.
+            noise = torch.rand(wide.shape, generator=generator)
+            wide = wide * (1 + (noise.to(torch.float64) * 2 - 1) * (_SHAKE * math.sqrt(3)))
+        return wide
+
+    return prepare
+
+
+def _input_sizes(call: CallRecord, side: Side) -> tuple[tuple[int, ...], ...]:
+    forward, backward = _start_of(call, side)
+    values = [
+        *flat_tensors(forward.inputs),
+        *flat_tensors(list((forward.parameters or {}).values())),
+    ]
+    if backward is not None:
+        values += flat_tensors(backward.inputs)
+    return tuple(value.shape for value in values if value is not None and is_float(value))
+
+
+def _place(call: CallRecord, index: int) -> str:
+    if is_parameter_gradients(call.name):
+        return list(call.parameters or {})[index]
+    return f"output.{index}"
+
+
+def _terms(job: _Job, count: int) -> float:
+    """Return how many terms one element of the result sums, from the sizes of what goes in."""
+    sizes = sorted((math.prod(shape) for shape in job.sizes), reverse=True)
+    if not sizes:
+        return 1.0
+    reduced = sizes[0] / count
+    if job.operation in MATRIX and len(sizes) > 1:
+        # (m, k) times (k, n) gives (m, n): k is the root of mk * kn / mn.
+        return max(1.0, reduced, math.sqrt(sizes[0] * sizes[1] / count))
+    longest = max((max(shape, default=1) for shape in job.sizes), default=1)
+    return max(1.0, reduced, float(longest))
+
+
+# --- exact results -------------------------------------------------------------------------------
+
+
+def _split_exact(
+    job: _Job,
+    got: torch.Tensor,
+    wanted: torch.Tensor,
+    replay_ours: _Replay,
+    replay_theirs: _Replay,
+    index: int,
+) -> OutputSplit | str:
+    ours, theirs = replay_ours("own", 0)["outputs"], replay_theirs("own", 0)["outputs"]
+    mine = ours[index] if index < len(ours) else None
+    other = theirs[index] if index < len(theirs) else None
+    if mine is None or other is None or mine.shape != got.shape or other.shape != wanted.shape:
+        return "the replay has another shape"
+    distance = relative_distance(got, wanted)
+    return OutputSplit(
+        job.place,
+        str(got.dtype),
+        got.numel(),
+        True,
+        True,
+        (0.0,),
+        measure_exact(got, mine),
+        measure_exact(wanted, other),
+        relative_distance(mine, other),
+        distance,
+    )
+
+
+def _split_shapes(
+    place: str,
+    mine: TensorValue,
+    other: TensorValue,
+    replay_ours: _Replay,
+    replay_theirs: _Replay,
+    index: int,
+) -> OutputSplit | None:
+    """Return a split where an exact operation gave a shape that its own inputs do not."""
+    fits = []
+    for replay, value in ((replay_ours, mine), (replay_theirs, other)):
+        results = replay("own", 0)["outputs"]
+        replayed = results[index] if index < len(results) else None
+        if replayed is None:
+            return None
+        fits.append(tuple(replayed.shape) == value.shape)
+    if not fits[1]:
+        return None
+    count = math.prod(mine.shape)
+    wrong = MadeHere(math.inf, (math.inf,), (math.inf,), unequal=count or 1, spikes=count)
+    made = MadeHere() if fits[0] else wrong
+    return OutputSplit(
+        place, mine.dtype, count, True, True, (0.0,), made, MadeHere(), math.inf, math.inf
+    )
+
+
+# --- rounded results -----------------------------------------------------------------------------
+
+
+def _split_rounded(
+    job: _Job,
+    got: torch.Tensor,
+    wanted: torch.Tensor,
+    replay_ours: _Replay,
+    replay_theirs: _Replay,
+    index: int,
+) -> OutputSplit | str:
+    reading = _choose_reading(wanted, replay_theirs, index)
+    if reading is None:
+        return "no reading of the replay fits what the trusted run recorded"
+    mine, other = _read(replay_ours, reading, got), _read(replay_theirs, reading, wanted)
+    if mine is None or other is None:
+        return "the replay has another shape"
+    roundoffs = working_roundoffs(job.operation, job.phase, got.dtype)
+    terms = _terms(job, math.prod(job.mine.shape))
+    inherited = relative_distance(mine, other)
+    spread = _spread(got, mine, replay_ours, reading)
+    # Nearly the same inputs spread in nearly the same way.
+    is_close = inherited < _CLOSE
+    other_spread = spread if is_close else _spread(wanted, other, replay_theirs, reading)
+    return OutputSplit(
+        job.place,
+        str(got.dtype),
+        got.numel(),
+        False,
+        rounds_once(job.operation, job.phase),
+        roundoffs,
+        measure_rounded(got, mine, _floor(got, mine, spread, terms), roundoffs),
+        measure_rounded(
+            wanted,
+            other,
+            _floor(wanted, other, other_spread, terms),
+            working_roundoffs(job.operation, job.phase, wanted.dtype),
+        ),
+        inherited,
+        relative_distance(got, wanted),
+    )
+
+
+def _choose_reading(wanted: torch.Tensor, replay: _Replay, index: int) -> _Reading | None:
+    """Return the reading that the trusted side agrees with best, if it agrees at all."""
+    best: tuple[float, _Reading] | None = None
+    for preparation in ("wide", "cast"):
+        for key, results in replay(preparation, 0).items():
+            # Results are in the recorded order, or the record left out those that are missing.
+            for place in (index, *range(len(results))):
+                reading = _Reading(preparation, key, place)
+                found = _read(replay, reading, wanted)
+                if found is None:
+                    continue
+                error = relative_distance(wanted, found)
+                if error <= _FIT and (best is None or error < 0.7 * best[0]):
+                    best = (error, reading)
+                if place == index and error <= _FIT:
+                    break
+    return None if best is None else best[1]
+
+
+def _read(
+    replay: _Replay, reading: _Reading, like: torch.Tensor, draw: int = 0
+) -> torch.Tensor | None:
+    """Return the result that a reading means, in the shape in which it was recorded."""
+    results = replay(reading.preparation, draw).get(reading.key, [])
+    found = results[reading.index] if reading.index < len(results) else None
+    if found is None or not found.is_floating_point():
+        return None
+    if found.shape == like.shape:
+        return found
+    if found.numel() == like.numel():
+        if found.dim() == 2 and found.T.shape == like.shape:
+            return found.T
+        return found.reshape(like.shape)
+    if found.numel() > like.numel() and found.dim() >= like.dim():
+        # Autograd sums a gradient over what was broadcast after the node that we look at.
+        try:
+            return found.sum_to_size(like.shape)
+        except RuntimeError:
+            return None
+    return None
+
+
+def _spread(
+    got: torch.Tensor, replayed: torch.Tensor, replay: _Replay, reading: _Reading
+) -> torch.Tensor:
+    """Return the standard deviation of each element when inputs are shaken by a roundoff of 1."""
+    # Of many elements one draw each tells enough.
+    draws = _DRAWS if replayed.numel() < _MANY else 1
+    squares = torch.zeros_like(replayed)
+    for draw in range(1, draws + 1):
+        shaken = _read(replay, reading, got, draw)
+        if shaken is not None:
+            squares += torch.nan_to_num(shaken - replayed, nan=0.0, posinf=0.0, neginf=0.0) ** 2
+    return torch.sqrt(squares / draws) / _SHAKE
+
+
+def _floor(got: torch.Tensor, replayed: torch.Tensor, spread: torch.Tensor, terms: float) -> Floor:
+    sizes = replayed.abs()
+    sizes = sizes[torch.isfinite(sizes) & (sizes > 0)]
+    spreads = spread[spread > 0]
+    # A few draws may miss what an element owes to others, and steps of the size of the neighbours
+    # (1 + erf, a mean that is taken off) leave their rounding on small results.
+    background = 0.0
+    if sizes.numel():
+        background += 0.5 * float(sizes.median())
+    if spreads.numel():
+        background += 0.1 * float(spreads.median())
+    return Floor(
+        half_ulp(replayed.nan_to_num(0.0, 0.0, 0.0), got.dtype),
+        spread,
+        background,
+        terms,
+        accumulation_roundoff(got.dtype),
+    )

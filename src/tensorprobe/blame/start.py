@@ -1,0 +1,97 @@
+"""Find what differs before any operation has run: data, weights, buffers.
+
+A tensor that no recorded call made came from outside. Where such tensors differ by more than a
+rounding, no operation is at fault for that. When it is most of the weights, or the data, the runs
+differ from the start. When it is the state of one call among many that agree, that call is where
+the fault enters, and it is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
+from tensorprobe.blame.links import Links, Use
+from tensorprobe.blame.operations import LOSSES, operation_of
+from tensorprobe.blame.order import CallPair
+
+__all__ = ["StartDifferences", "find_start_differences"]
+
+# A value that was stored in another type, or changed by its last bit, is off by a few roundings.
+_ROUNDINGS = 64
+# From this many calls on, and this share of all tensors, weights were not loaded or drawn alike.
+_MANY = 3
+_SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class StartDifferences:
+    """What came from outside and differs.
+
+    Attributes:
+        kind: none, state (of single calls), weights (most of them) or data.
+        places: where, with the distances, in the order of the run.
+        compared: how many tensors came from outside.
+    """
+
+    kind: Literal["none", "state", "weights", "data"]
+    places: tuple[tuple[Use, Distance], ...]
+    compared: int
+
+
+def find_start_differences(
+    pairs: list[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    links: Links,
+    backgrounds: Mapping[str, float],
+) -> StartDifferences:
+    """Return the tensors from outside that differ by more than a rounding."""
+    fed = {use.call for use in links.external}
+    first = next(
+        (pair.position for pair in pairs if pair.reference and pair.reference.name in fed), -1
+    )
+    found: list[tuple[Use, Distance, bool]] = []
+    seen: set[object] = set()
+    for pair in pairs:
+        if pair.phase != "forward" or pair.reference is None or pair.candidate is None:
+            continue
+        for distance in agreements[pair.name].inputs:
+            key = links.external.get(Use(pair.reference.name, distance.place))
+            if key is None or key in seen:
+                continue
+            seen.add(key)
+            if _differs(distance, backgrounds[pair.name]):
+                found.append(
+                    (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
+                )
+    places = tuple((use, distance) for use, distance, _ in found)
+    if any(is_data for _, _, is_data in found):
+        kind: Literal["none", "state", "weights", "data"] = "data"
+    elif len({use.call for use, _ in places}) >= _MANY and len(found) >= _SHARE * len(seen):
+        kind = "weights"
+    else:
+        kind = "state" if found else "none"
+    return StartDifferences(kind, places, len(seen))
+
+
+def _differs(distance: Distance, background: float) -> bool:
+    if math.isnan(distance.value):
+        return True
+    if not is_float(distance.candidate):
+        return distance.value > 0
+    bits = min(
+        significant_bits(distance.candidate.dtype), significant_bits(distance.reference.dtype)
+    )
+    return distance.value > max(_ROUNDINGS * 2.0**-bits, 16 * background)
+
+
+def _is_data(pair: CallPair, distance: Distance, first: int) -> bool:
+    """Whether a tensor from outside is what the run was fed with: its first input or a target."""
+    if distance.candidate.requires_grad or distance.place.startswith("parameters"):
+        return False
+    if pair.position == first:
+        return True
+    return operation_of(pair.name) in LOSSES

@@ -1,0 +1,139 @@
+"""The conclusion as lines for a terminal: one screen, the answer first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tensorprobe.blame.conclusion import Accused, Conclusion
+from tensorprobe.report.value_text import clean_text
+
+__all__ = ["conclusion_lines"]
+
+_WIDTH = 12
+_LISTED = 4
+
+
+def conclusion_lines(conclusion: Conclusion) -> Iterator[str]:
+    """Yield the lines that say what was found; names from files are made harmless."""
+    for line in _lines(conclusion):
+        yield clean_text(line)
+
+
+def _lines(conclusion: Conclusion) -> Iterator[str]:
+    first = conclusion.first
+    if conclusion.start.kind in ("data", "weights") and first is not None:
+        yield _row("first", f"{_start_text(conclusion)}")
+    if first is None:
+        yield _row("verdict", conclusion.summary)
+        if conclusion.closest is not None and conclusion.verdict == "noise":
+            name, times = conclusion.closest
+            yield _row(
+                "closest", f"{name}, at {times:.2g} times what rounding explains (10 is a fault)"
+            )
+        if conclusion.verdict == "different from the start":
+            for use, distance in conclusion.start.places[:_LISTED]:
+                yield _row("", f"{use.call}.{use.place}  {_distance(distance.value)}")
+            yield _row("next", "give both runs the same data, seed and weights, then capture again")
+    else:
+        yield from _accused_lines(first)
+        for other in conclusion.accused[1:_LISTED]:
+            yield _row(
+                "also", f"{_where(other)}  {other.cause.kind}, {_times(other.times)} its floor"
+            )
+    yield _row("seen", _seen(conclusion))
+    for note in conclusion.notes:
+        yield _row("note", note)
+
+
+def _accused_lines(accused: Accused) -> Iterator[str]:
+    yield _row("culprit", _where(accused))
+    if accused.frame is not None:
+        frame = accused.frame
+        yield _row("code", f"{frame.path}:{frame.line} in {frame.function}: {frame.source}")
+    if accused.module is not None:
+        yield _row("module", accused.module)
+    if accused.inputs is not None:
+        agree = "agree" if accused.inputs == 0 else f"differ by {_distance(accused.inputs)}"
+        yield _row("inputs", f"{agree}{_inherited(accused)}")
+    if accused.output is not None:
+        yield _row("output", f"differs by {_distance(accused.output)}{_made(accused)}")
+    if accused.worst is not None and accused.basis == "replay":
+        index, got, wanted = accused.worst
+        yield _row("worst", f"element {index}: {got:.7g}, should be {wanted:.7g}")
+    kind = f"{accused.cause.kind}{' (gradient only)' if accused.gradient_only else ''}"
+    yield _row("kind", f"{kind}: {accused.cause.text}")
+    victims = f"{accused.victims} later calls differ because of it or of rounding"
+    if accused.received:
+        ranks = ", ".join(str(rank) for rank in accused.received)
+        victims += f"; ranks {ranks} received its value"
+    yield _row("victims", victims)
+    yield _row("sure", f"{accused.confidence}, by {_BASES[accused.basis]}")
+    yield _row("next", accused.cause.advice)
+
+
+_BASES = {
+    "replay": "replaying the call in float64 with each run's own inputs",
+    "inputs": "the distances of inputs and outputs, without a replay",
+    "arguments": "the recorded arguments",
+    "state": "the recorded inputs",
+    "sequence": "the order of the calls",
+    "gap": "replaying the gradients that arrive",
+}
+
+
+def _where(accused: Accused) -> str:
+    rank = "" if accused.rank is None else f"  (rank {accused.rank})"
+    place = f".{accused.place}" if accused.place.startswith(("output", "input")) else ""
+    return f"{accused.call}{place}{rank}"
+
+
+def _inherited(accused: Accused) -> str:
+    if not accused.inherited or not accused.inputs:
+        return ""
+    return f", which explains {_distance(accused.inherited)} of the output"
+
+
+def _made(accused: Accused) -> str:
+    if accused.basis in ("state", "sequence", "gap"):
+        return ""
+    if accused.made is None:
+        return f"; {_times(accused.times)} what that and rounding explain"
+    return (
+        f"; made here {_distance(accused.made)} (the reference makes "
+        f"{_distance(accused.reference_made or 0.0)}), {_times(accused.times)} its floor"
+    )
+
+
+def _seen(conclusion: Conclusion) -> str:
+    text = (
+        f"{conclusion.calls} calls, {conclusion.differing} differ, {conclusion.replayed} replayed"
+    )
+    if conclusion.only_candidate or conclusion.only_reference:
+        text += (
+            f"; {len(conclusion.only_candidate)} only in the candidate, "
+            f"{len(conclusion.only_reference)} only in the reference"
+        )
+    return f"{text}; from {conclusion.basis}"
+
+
+def _start_text(conclusion: Conclusion) -> str:
+    what = "the data differ" if conclusion.start.kind == "data" else "the weights differ"
+    places = conclusion.start.places
+    return (
+        f"{what} from the start ({len(places)} tensors, {places[0][0].call}.{places[0][0].place})"
+    )
+
+
+def _distance(value: float) -> str:
+    if math.isnan(value):
+        return "an unknown amount"
+    return "all of it" if math.isinf(value) else f"{value:.1e}"
+
+
+def _times(value: float) -> str:
+    return "beyond" if math.isinf(value) else f"{value:.3g} times"
+
+
+def _row(title: str, text: str) -> str:
+    return f"{title:<{_WIDTH}}{text}".rstrip()

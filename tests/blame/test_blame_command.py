@@ -1,0 +1,73 @@
+"""`tensorprobe blame` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from planted import Kernels, aten, capture, scaled
+
+from tensorprobe.cli import main
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("runs")
+    candidate = capture(folder / "candidate", Kernels(aten.addmm, 1, scaled(1.001)))
+    return str(candidate), str(capture(folder / "reference"))
+
+
+def test_the_answer_fits_one_screen(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["blame", *runs]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    told = {line[:12].strip(): line[12:] for line in lines}
+    assert told["culprit"] == "Functional.linear.1.forward.output.0"
+    assert "planted.py" in told["code"]
+    assert told["inputs"] == "agree"
+    assert "made here 1.0e-03" in told["output"] and "times its floor" in told["output"]
+    assert told["kind"].startswith("scale: the result is 1.001")
+    assert told["sure"].startswith("certain")
+    assert "later calls" in told["victims"]
+    assert told["next"]
+
+
+def test_json_is_one_object_with_the_culprit(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["blame", *runs, "--json", "--top", "1"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["culprit"] == "Functional.linear.1.forward"
+    assert told["repro"] is None
+    assert len(told["suspects"]) == 1
+
+
+def test_no_fault_is_said_in_words(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["blame", runs[1], runs[1]]) == 0
+    assert capsys.readouterr().out.startswith("verdict     no operation is at fault")
+
+
+def test_the_proof_is_written_and_named(
+    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["blame", *runs, "--repro", str(tmp_path / "proof")]) == 0
+    assert f"proof       {tmp_path / 'proof' / 'repro.py'}" in capsys.readouterr().out
+    assert (tmp_path / "proof" / "test_repro.py").exists()
+
+
+def test_a_missing_dump_is_one_line_and_code_2(
+    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["blame", str(tmp_path / "nothing"), runs[1]]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["blame", "--help"])
+    assert "tensorprobe blame dump_npu/ dump_gpu/ --top 10" in capsys.readouterr().out

@@ -1,0 +1,117 @@
+"""Without a replay: what distances of statistics and checksums can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tensorprobe import DumpWriter
+from tensorprobe.blame import blame
+from tensorprobe.records import CallRecord, DumpInfo, TensorValue
+
+Call = tuple[str, TensorValue, TensorValue]
+
+
+def write(folder: Path, calls: list[Call]) -> Path:
+    with DumpWriter(folder, DumpInfo(level="L1")) as writer:
+        for name, given, result in calls:
+            writer.write(CallRecord(name, inputs=(given,), kwargs={}, outputs=(result,)))
+    return folder
+
+
+def summed(text: str) -> TensorValue:
+    return TensorValue("torch.float32", (4, 4), checksum=text.rjust(8, "0"))
+
+
+def sized(size: float, dtype: str = "torch.float32") -> TensorValue:
+    return TensorValue(dtype, (4, 4), size, -size, 0.1 * size, 2 * size, requires_grad=False)
+
+
+def test_checksums_name_the_first_difference_and_are_not_sure_of_it(tmp_path: Path) -> None:
+    reference = write(
+        tmp_path / "reference",
+        [
+            ("Functional.gelu.0.forward", summed("1"), summed("2")),
+            ("Functional.silu.0.forward", summed("2"), summed("3")),
+        ],
+    )
+    candidate = write(
+        tmp_path / "candidate",
+        [
+            ("Functional.gelu.0.forward", summed("1"), summed("a")),
+            ("Functional.silu.0.forward", summed("a"), summed("b")),
+        ],
+    )
+    answer = blame(candidate, reference)
+    assert answer.culprit == "Functional.gelu.0.forward"
+    assert answer.basis == "checksums"
+    assert answer.first is not None
+    assert answer.first.confidence == "possible"
+    assert blame(reference, reference).verdict == "identical"
+
+
+def test_a_copy_with_another_checksum_is_likelier(tmp_path: Path) -> None:
+    calls = [("Tensor.transpose.0.forward", summed("1"), summed("2"))]
+    reference = write(tmp_path / "reference", calls)
+    calls = [("Tensor.transpose.0.forward", summed("1"), summed("3"))]
+    first = blame(write(tmp_path / "candidate", calls), reference).first
+    assert first is not None
+    assert (first.cause.kind, first.confidence) == ("indices", "likely")
+
+
+def test_a_victim_is_not_blamed_for_what_it_was_given(tmp_path: Path) -> None:
+    reference = write(
+        tmp_path / "reference",
+        [
+            ("Functional.gelu.0.forward", sized(1.0), sized(2.0)),
+            ("Functional.silu.0.forward", sized(2.0), sized(3.0)),
+        ],
+    )
+    candidate = write(
+        tmp_path / "candidate",
+        [
+            ("Functional.gelu.0.forward", sized(1.0), sized(2.02)),
+            ("Functional.silu.0.forward", sized(2.02), sized(3.05)),
+        ],
+    )
+    answer = blame(candidate, reference)
+    assert [accused.call for accused in answer.accused] == ["Functional.gelu.0.forward"]
+    assert answer.accused[0].victims == 1
+
+
+def test_an_error_beyond_what_the_inputs_explain_is_a_second_suspect(tmp_path: Path) -> None:
+    calls = [
+        ("Functional.gelu.0.forward", sized(1.0), sized(2.0)),
+        ("Functional.silu.0.forward", sized(2.0), sized(3.0)),
+    ]
+    reference = write(tmp_path / "reference", calls)
+    calls = [
+        ("Functional.gelu.0.forward", sized(1.0), sized(2.0002)),
+        ("Functional.silu.0.forward", sized(2.0002), sized(3.9)),
+    ]
+    answer = blame(write(tmp_path / "candidate", calls), reference)
+    assert [accused.call for accused in answer.accused] == [
+        "Functional.gelu.0.forward",
+        "Functional.silu.0.forward",
+    ]
+
+
+def test_a_rounding_of_bfloat16_is_noise_there_and_a_fault_in_float32(tmp_path: Path) -> None:
+    for dtype, culprit in (
+        ("torch.bfloat16", None),
+        ("torch.float32", "Functional.gelu.0.forward"),
+    ):
+        calls = [("Functional.gelu.0.forward", sized(1.0, dtype), sized(2.0, dtype))]
+        reference = write(tmp_path / f"{dtype}-reference", calls)
+        calls = [("Functional.gelu.0.forward", sized(1.0, dtype), sized(2.008, dtype))]
+        assert blame(write(tmp_path / f"{dtype}-candidate", calls), reference).culprit == culprit
+
+
+def test_statistics_that_became_nan_are_told(tmp_path: Path) -> None:
+    calls = [("Functional.gelu.0.forward", sized(1.0), sized(2.0))]
+    reference = write(tmp_path / "reference", calls)
+    lost = replace(sized(2.0), max=float("nan"), min=float("nan"), norm=float("nan"))
+    calls = [("Functional.gelu.0.forward", sized(1.0), lost)]
+    answer = blame(write(tmp_path / "candidate", calls), reference)
+    assert answer.first is not None
+    assert answer.first.cause.kind == "non-finite"

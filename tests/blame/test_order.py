@@ -1,0 +1,79 @@
+"""Calls are paired and walked in the order in which they ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorprobe import DumpWriter, open_dump
+from tensorprobe.blame.order import CallPair, pair_calls, phase_of
+from tensorprobe.blame.sides import Side
+from tensorprobe.records import CallRecord, DumpInfo, TensorValue
+
+
+def side(folder: Path, names: list[str]) -> Side:
+    value = TensorValue("torch.float32", (2,), 1.0, 0.0, 0.5, 1.0)
+    with DumpWriter(folder, DumpInfo()) as writer:
+        for name in names:
+            if ".parameters_grad" in name:
+                writer.write(CallRecord(name, parameters={"weight": value}))
+            else:
+                writer.write(CallRecord(name, inputs=(value,), kwargs={}, outputs=(value,)))
+    return Side(open_dump(folder).parts[0])
+
+
+def shown(pairs: list[CallPair]) -> list[tuple[str | None, str | None]]:
+    return [(p.candidate and p.candidate.name, p.reference and p.reference.name) for p in pairs]
+
+
+def test_parameter_gradients_are_made_in_the_backward_pass(tmp_path: Path) -> None:
+    names = [
+        "Module.fc.Linear.forward.0",
+        "Module.fc.Linear.parameters_grad",
+        "Module.head.Linear.forward.0",
+        "Module.head.Linear.backward.0",
+        "Module.fc.Linear.backward.0",
+    ]
+    run = side(tmp_path, names)
+    assert [pair.name for pair in pair_calls(run, run)] == [
+        "Module.fc.Linear.forward.0",
+        "Module.head.Linear.forward.0",
+        "Module.head.Linear.backward.0",
+        "Module.fc.Linear.backward.0",
+        "Module.fc.Linear.parameters_grad",
+    ]
+    assert phase_of("Module.fc.Linear.parameters_grad") == "backward"
+
+
+def test_calls_behind_an_extra_one_are_paired_by_their_order(tmp_path: Path) -> None:
+    ours = side(
+        tmp_path / "a",
+        [
+            "Torch.relu.0.forward",
+            "Torch.relu.1.forward",
+            "Torch.abs.0.forward",
+            "Torch.relu.2.forward",
+        ],
+    )
+    theirs = side(
+        tmp_path / "b", ["Torch.relu.0.forward", "Torch.abs.0.forward", "Torch.relu.1.forward"]
+    )
+    assert shown(pair_calls(ours, theirs)) == [
+        ("Torch.relu.0.forward", "Torch.relu.0.forward"),
+        ("Torch.relu.1.forward", None),
+        ("Torch.abs.0.forward", "Torch.abs.0.forward"),
+        ("Torch.relu.2.forward", "Torch.relu.1.forward"),
+    ]
+
+
+def test_what_only_the_reference_has_stands_in_its_place(tmp_path: Path) -> None:
+    ours = side(tmp_path / "a", ["Torch.relu.0.forward", "Torch.exp.0.forward"])
+    theirs = side(
+        tmp_path / "b", ["Torch.relu.0.forward", "Torch.abs.0.forward", "Torch.exp.0.forward"]
+    )
+    pairs = pair_calls(ours, theirs)
+    assert [(pair.position, pair.name) for pair in pairs] == [
+        (0, "Torch.relu.0.forward"),
+        (1, "Torch.abs.0.forward"),
+        (2, "Torch.exp.0.forward"),
+    ]
+    assert pairs[1].candidate is None
