@@ -35,17 +35,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "new_file": set(),
     "compiled": set(),
     "config": {"errors", "textfile"},
-    "metrics": {"errors", "dtypes"},
+    "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
+    "precheck": GROUND | {"summary", "store", "metrics", "report"},
     "report": {"compiled", "errors", "new_file", "records"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "demo": {"capture", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "config", "errors", "store"},
+    "__init__": {"_version", "capture", "config", "errors", "precheck", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
@@ -54,6 +55,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "summary": {"numpy", "torch", "triton"},
     "capture": {"numpy", "torch"},
     "metrics": {"numpy"},
+    "precheck": {"numpy", "torch", "rich"},
     "report": {"rich"},
     "show": {"numpy", "rich"},
     "textfile": {"yaml"},

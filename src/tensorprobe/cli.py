@@ -1,6 +1,6 @@
 """The command line: arguments to one call. Heavy imports happen inside the commands.
 
-Exit codes: 0 all is well, 2 something could not be read or used, 130 interrupted.
+Exit codes: 0 all is well, 1 a check failed, 2 something could not be read or used, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tensorprobe._version import __version__
 from tensorprobe.errors import TensorprobeError
@@ -20,6 +21,7 @@ _EXAMPLES = """\
 examples:
   tensorprobe doctor                                what this machine has to work with
   tensorprobe run train.py --epochs 1               capture a script that was not edited
+  tensorprobe precheck dump/                        check each call on its own
   tensorprobe show dump/                            every call of a dump, under its module
   tensorprobe show dump/step0/rank0 'Functional.*'  the calls whose names fit
   tensorprobe show dump/ Functional.linear.0.forward   everything about one call
@@ -60,6 +62,24 @@ that are started by the command are captured, not those that the script spawns i
 
 The exit code, the output and the errors are those of the script. A last line on stderr says where
 the dump is.
+"""
+
+
+_PRECHECK_EXAMPLES = """\
+examples:
+  tensorprobe precheck dump/
+  tensorprobe precheck dump/step0/rank0 -o results --device cuda:0 --device cuda:1 --jobs 4
+  tensorprobe precheck dump/ --data random --dedupe --include 'Functional.*' --exclude dropout
+  tensorprobe precheck dump/ --save-errors errors --timeout 60
+  tensorprobe precheck dump/ --resume results/accuracy_checking_result_20260102030405.csv
+  tensorprobe precheck forward_info_2861.json --import my_fused_operators
+
+Every recorded call is made again, on the device in its recorded dtype and on the CPU one precision
+up, forward and backward, and judged. Two files are written row by row:
+accuracy_checking_result_{time}.csv has a row per call, accuracy_checking_details_{time}.csv one per
+output. A resumed run needs the dump and the options of the first.
+
+Exit code 0: no call failed. 1: some did. 2: something could not be read or used.
 """
 
 
@@ -167,6 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(run=_run)
 
+    _add_precheck(commands, common, formatter)
+
     doctor = commands.add_parser(
         "doctor",
         parents=[common],
@@ -179,6 +201,55 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="one JSON object")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any) -> None:
+    precheck = commands.add_parser(
+        "precheck",
+        parents=[common],
+        help="check each recorded call against the CPU, without a second run",
+        description="Make every recorded call again, on the device and in higher precision on the "
+        "CPU, and say which ones compute something else.",
+        epilog=_PRECHECK_EXAMPLES,
+        formatter_class=formatter,
+    )
+    add = precheck.add_argument
+    add("dump", metavar="DUMP", help="a dump's file or folder, of any tool")
+    add("-o", "--output", metavar="DIR", default=".", help="where the result files go (.)")
+    add(
+        "--device",
+        metavar="NAME",
+        action="append",
+        help="the device under test, again for several (the first accelerator, else the CPU)",
+    )
+    add(
+        "--data",
+        choices=("real", "random"),
+        help="recorded tensors, or random ones in their range (real where there are some)",
+    )
+    add("--save-errors", metavar="DIR", help="keep failing calls there, each with a script")
+    add("--resume", metavar="FILE", help="go on where the run of this result file stopped")
+    add("--jobs", type=int, default=1, metavar="N", help="worker processes (one per device)")
+    add("--include", metavar="NAME", action="append", help="only calls whose name fits")
+    add("--exclude", metavar="NAME", action="append", help="no call whose name fits")
+    add("--dedupe", action="store_true", help="check calls once that differ in values alone")
+    add("--seed", type=int, default=1234, metavar="N", help="of all random numbers (1234)")
+    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (300)")
+    add(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        help="import this first: it registers operators of your own",
+    )
+    add("--step", type=int, metavar="N", help="only this step")
+    add("--rank", type=int, metavar="N", help="only this rank")
+    add(
+        "--jit-compile",
+        action=argparse.BooleanOptionalAction,
+        help="the NPU compiler's switch, as it was in the run",
+    )
+    precheck.set_defaults(run=_precheck)
 
 
 def _help_formatter() -> type[argparse.HelpFormatter]:
@@ -202,6 +273,29 @@ def _show(arguments: argparse.Namespace) -> int:
         step=arguments.step,
         rank=arguments.rank,
         as_json=arguments.json,
+    )
+
+
+def _precheck(arguments: argparse.Namespace) -> int:
+    from tensorprobe.precheck.command import run_precheck
+
+    return run_precheck(
+        arguments.dump,
+        output_path=arguments.output,
+        devices=arguments.device or (),
+        data=arguments.data,
+        save_errors=arguments.save_errors,
+        resume=arguments.resume,
+        jobs=arguments.jobs,
+        include=arguments.include or (),
+        exclude=arguments.exclude or (),
+        dedupe=arguments.dedupe,
+        seed=arguments.seed,
+        timeout=arguments.timeout,
+        imports=arguments.imports or (),
+        step=arguments.step,
+        rank=arguments.rank,
+        jit_compile=arguments.jit_compile,
     )
 
 

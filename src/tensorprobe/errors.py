@@ -3,6 +3,7 @@
     TensorprobeError
     ├── ConfigError           a configuration that cannot be used
     ├── NameFormatError       a text that is not a call or value name
+    ├── RebuildError          a recorded call that cannot be made again
     ├── ReportError           a result file that cannot be written
     └── DumpError             a dump, or a file of one, that cannot be read or written
         ├── UnsafeFileError   a file that asks for more than data: code, a path outside its folder
@@ -20,6 +21,7 @@ __all__ = [
     "DumpError",
     "NameFormatError",
     "NewerFormatError",
+    "RebuildError",
     "ReportError",
     "TensorFileError",
     "TensorprobeError",
@@ -37,6 +39,10 @@ class ConfigError(TensorprobeError):
 
 class NameFormatError(TensorprobeError):
     """A text that is not the name of a call or of a value."""
+
+
+class RebuildError(TensorprobeError):
+    """A recorded call that cannot be made again: no such function here, or a lost argument."""
 
 
 class ReportError(TensorprobeError):

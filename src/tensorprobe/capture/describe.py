@@ -77,6 +77,8 @@ def _describe_rest(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Dr
         return DeviceValue(f"{value.type}:{value.index}")
     if isinstance(value, torch.memory_format):
         return MemoryFormatValue(str(value).removeprefix("torch."))
+    if isinstance(value, torch.layout):
+        return UnknownValue("layout", str(value))
     if isinstance(value, slice):
         parts = (value.start, value.stop, value.step)
         if all(part is None or isinstance(part, int) for part in parts):

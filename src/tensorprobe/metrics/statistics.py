@@ -25,7 +25,7 @@ from tensorprobe.metrics import statistics_numpy
 from tensorprobe.metrics.kernel import Kernel, load_kernel
 from tensorprobe.metrics.statistics_numpy import UNITS, PieceStatistics
 
-__all__ = ["ArrayStatistics", "count_into_bins", "measure_array"]
+__all__ = ["ArrayStatistics", "count_cores", "count_into_bins", "measure_array"]
 
 Array = npt.NDArray[Any]
 Total = TypeVar("Total")
@@ -235,7 +235,7 @@ def _share_pieces(
     limit = max(1, PIECE_BYTES // array.itemsize)
     workers = array.nbytes // THREAD_BYTES
     if workers > 1:
-        workers = min(workers, threads or _count_cores())
+        workers = min(workers, threads or count_cores())
     if workers <= 1:
         return [work(_cut_pieces(array, limit))]
 
@@ -246,7 +246,8 @@ def _share_pieces(
         return list(pool.map(take_share, range(workers)))
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -12,7 +12,7 @@ import torch
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["PLAIN_DTYPES", "is_plain", "to_host"]
+__all__ = ["PLAIN_DTYPES", "from_host", "is_plain", "to_host"]
 
 # What numpy lacks is looked at through an integer of the same size.
 _LENS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -54,6 +54,28 @@ def to_host(tensor: torch.Tensor) -> TensorData:
     if tensor.dtype in _VIEWED:
         bits = bits.view(_LENS[dtype.itemsize])
     return TensorData(dtype, bits.cpu().numpy().view(dtype.carrier))
+
+
+def from_host(data: TensorData) -> torch.Tensor:
+    """Return a tensor of its own with these bits, in the layout that they lie in.
+
+    >>> from tensorprobe.dtypes import DTYPES
+    >>> from_host(TensorData(DTYPES["torch.bfloat16"], np.array([0x3F80], np.uint16)))
+    tensor([1.], dtype=torch.bfloat16)
+
+    Raises:
+        TypeError: this torch has no such dtype.
+    """
+    dtype = getattr(torch, data.dtype.name.removeprefix("torch."), None)
+    if dtype is None:
+        raise TypeError(f"this torch has no {data.dtype.name}")
+    # A copy: the array may be a mapped file, and an expanded one must be dense to be written to.
+    bits = np.array(data.array, order="K", copy=True)
+    if data.dtype.kind == "bool" or (data.dtype.native and data.dtype.itemsize > 8):
+        return torch.from_numpy(bits)
+    # Older torch takes no unsigned integers but bytes from numpy.
+    lens = np.dtype("uint8" if data.dtype.itemsize == 1 else f"int{data.dtype.itemsize * 8}")
+    return torch.from_numpy(bits.view(lens)).view(dtype)
 
 
 def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:

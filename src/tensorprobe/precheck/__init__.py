@@ -1,0 +1,29 @@
+"""Check every recorded call without a second machine.
+
+    open_dump ─► rebuild ─► run on the device and, one precision up, on the CPU ─► judge ─► results
+
+A call is rebuilt from its record: the function by its name, the arguments from what was written of
+them, the tensors from their data or at random within the recorded range.
+
+The room is itself the function that users call, `tensorprobe.precheck(dump)`; a module and a
+function of one name cannot both be an attribute of the package.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from tensorprobe.precheck.session import PrecheckReport, precheck_dump
+
+__all__ = ["PrecheckReport", "precheck_dump"]
+
+
+class _CallableRoom(ModuleType):
+    def __call__(self, dump: Any, *args: Any, **options: Any) -> PrecheckReport:
+        """Check every recorded call of a dump; see `precheck_dump` and docs/precheck.md."""
+        return precheck_dump(dump, *args, **options)
+
+
+sys.modules[__name__].__class__ = _CallableRoom

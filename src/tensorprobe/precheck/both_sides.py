@@ -1,0 +1,374 @@
+"""Run one recorded call on both sides: as recorded on the device, one precision up on the CPU.
+
+inputs ─► device, recorded dtype (under autocast if the result shows that it was)
+      ├► CPU, raised dtype, or the recorded one where the CPU has no wider form
+      └► CPU, raised dtype with rounding noise: only when a result is in doubt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tensorprobe.names import ApiCall
+from tensorprobe.precheck.arguments import map_leaves
+from tensorprobe.precheck.judge import rounding_unit
+from tensorprobe.precheck.kinds import (
+    COARSE_IN_HALVES,
+    is_in_place,
+    needs_recorded_dtype,
+    undetermined_outputs,
+)
+from tensorprobe.precheck.noise import RoundingNoise, disturb
+from tensorprobe.precheck.precision import (
+    is_raisable,
+    raise_argument,
+    raise_tensor,
+    reference_dtype,
+)
+from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
+from tensorprobe.precheck.side import Side, run_backward, run_forward
+from tensorprobe.records import CallRecord, TensorValue
+
+__all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "tensor_values"]
+
+LoadInputs = Callable[[], Sequence[torch.Tensor]]
+GradientsFor = Callable[[Sequence[torch.Tensor]], Sequence["torch.Tensor | None"]]
+
+_NOISY_RUNS = 4
+# So many elements show in two runs what few show in four.
+_LARGE = 1_000_000
+_CPU = torch.device("cpu")
+_HALVES = {"torch.float16": torch.float16, "torch.bfloat16": torch.bfloat16}
+# What torch raises of arguments that it does not take.
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+             ValueError)  # fmt: skip
+
+
+class CannotJudgeError(Exception):
+    """The call cannot be judged; the message is the reason."""
+
+
+class BothSides:
+    """One recorded call, its inputs, and what its runs showed of it.
+
+    Args:
+        record: the forward record.
+        name: its name in parts.
+        load: returns the input tensors on the CPU, in the order of the arguments; the same ones
+            whenever it is asked.
+        gradients: given the device's outputs, returns what is sent back to each.
+        device: where the candidate runs.
+        seed: of the random numbers that the call itself may draw.
+
+    Attributes:
+        autocast: the dtype of the autocast that the call was made under, if it was.
+        is_raised: whether the reference computes in a wider dtype.
+        copies_leaves: whether the call writes into its inputs.
+        sent: the gradients that were sent back.
+        unit: the rounding error of the narrowest dtype in the call.
+        plain: the call with its arguments as they were recorded.
+    """
+
+    def __init__(
+        self,
+        record: CallRecord,
+        name: ApiCall,
+        load: LoadInputs,
+        gradients: GradientsFor,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self._record = record
+        self._name = name
+        self._load = load
+        self._gradients_for = gradients
+        self._device = device
+        self._seed = seed
+        self._values = tensor_values(record)
+        self._base: list[torch.Tensor] | None = None
+        self._versions: list[int] = []
+        self._wants_gradients = _wants_gradients(record, self._values)
+        self._real: torch.dtype = torch.float64
+        self._noisy_dtype = torch.float32
+        self._noise: list[Side] | None = None
+        self.autocast: torch.dtype | None = None
+        self.is_raised = True
+        self.sent: tuple[torch.Tensor | None, ...] = ()
+        self.unit = rounding_unit(torch.float32)
+        self.plain = self._rebuild(self.inputs(), _CPU)
+        self.copies_leaves = is_in_place(
+            self.plain.function, name.api_name, self.plain.args, self.plain.kwargs
+        )
+
+    def inputs(self) -> list[torch.Tensor]:
+        """Return the inputs as recorded; loaded again if a run wrote into them."""
+        base = self._base
+        if base is None or self._versions != [tensor._version for tensor in base]:
+            base = self._base = list(self._load())
+            self._versions = [tensor._version for tensor in base]
+        return base
+
+    def as_recorded(self) -> RebuiltCall:
+        """Return the call with copies of its inputs, which want gradients where they did."""
+        base = self.inputs()
+        flags = self._leaf_flags(base)
+        copies = [_as_leaf(t.clone(), wanted) for t, wanted in zip(base, flags, strict=True)]
+        return self._rebuild(copies, _CPU)
+
+    # --- the device --------------------------------------------------------------------------
+
+    def run_candidate(self) -> Side:
+        """Make the call on the device.
+
+        Raises:
+            CannotJudgeError: the device refuses it.
+        """
+        side = self._try_candidate()
+        first = self._record.outputs[0] if self._record.outputs else None
+        recorded = _HALVES.get(first.dtype) if isinstance(first, TensorValue) else None
+        if recorded is not None and side.outputs and side.outputs[0].dtype is torch.float32:
+            # Only autocast makes a half of what the arguments alone give in float32.
+            self.autocast = recorded
+            side = self._try_candidate()
+        self._choose_precision(side)
+        return side
+
+    def _try_candidate(self) -> Side:
+        try:
+            return self._candidate(self._device)
+        except _REFUSALS as err:
+            is_final = self.copies_leaves or not self._wants_gradients
+            if is_final or not isinstance(err, RuntimeError):
+                raise CannotJudgeError(_refusal("the device", err)) from err
+        # Perhaps it writes into a leaf, which only a copy allows.
+        self.copies_leaves = True
+        return self._try_candidate()
+
+    def _candidate(self, device: torch.device) -> Side:
+        base = self.inputs()
+        tensors = [
+            _as_leaf(tensor.to(device), is_wanted)
+            for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True)
+        ]
+        around: AbstractContextManager[Any] | None = None
+        if self.autocast is not None:
+            around = torch.autocast(device.type, dtype=self.autocast)
+        return run_forward(
+            self._rebuild(tensors, device),
+            seed=self._seed,
+            device=device,
+            with_gradients=self._wants_gradients,
+            copies_leaves=self.copies_leaves,
+            around=around,
+        )
+
+    def _choose_precision(self, candidate: Side) -> None:
+        plain = self.plain
+        dtypes = [tensor.dtype for tensor in self.inputs()]
+        map_leaves(
+            [list(plain.args), dict(plain.kwargs)],
+            lambda value: dtypes.append(value) if isinstance(value, torch.dtype) else None,
+        )
+        self._real = reference_dtype(dtypes)
+        self.is_raised = not needs_recorded_dtype(self._name.api_name, plain.args, plain.kwargs)
+        dtypes += [output.dtype for output in candidate.outputs]
+        floats = [dtype for dtype in dtypes if is_raisable(dtype)]
+        self._noisy_dtype = max(floats, key=rounding_unit, default=torch.float32)
+        self.unit = rounding_unit(self._noisy_dtype)
+
+    # --- the reference -----------------------------------------------------------------------
+
+    def run_reference(self) -> Side:
+        """Make the call on the CPU, one precision up if it can.
+
+        Raises:
+            CannotJudgeError: the CPU refuses it.
+        """
+        if self.is_raised:
+            try:
+                return self._reference()
+            except _REFUSALS:
+                self.is_raised = False
+        try:
+            return self._reference()
+        except _REFUSALS as err:
+            raise CannotJudgeError(_refusal("the CPU", err)) from err
+
+    def draw_again(self) -> Side:
+        """Make a random call on the CPU in the recorded dtype, with other random numbers.
+
+        Raises:
+            CannotJudgeError: the CPU refuses it.
+        """
+        self.is_raised = False
+        self._seed += 1
+        return self.run_reference()
+
+    def _reference(self, noise: torch.Generator | None = None) -> Side:
+        base = self.inputs()
+        tensors = []
+        for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True):
+            raised = self._raise(tensor)
+            if noise is not None and self._disturbs_inputs:
+                disturb(raised, self.unit, noise)
+            tensors.append(_as_leaf(raised, is_wanted))
+        call = self._rebuild(tensors, _CPU)
+        if self.is_raised:
+            real = self._real
+            call = RebuiltCall(
+                call.function,
+                raise_argument(call.args, real),
+                {key: raise_argument(value, real) for key, value in call.kwargs.items()},
+            )
+            call = _with_own_epsilon(call, self._name.api_name, base)
+        around = None if noise is None else RoundingNoise(self._noisy_dtype, self.unit, noise)
+        before = torch.get_default_dtype()
+        try:
+            # Results of integers and of nothing come in the default dtype.
+            if self.is_raised and before is torch.float32:
+                torch.set_default_dtype(self._real)
+            return run_forward(
+                call,
+                seed=self._seed,
+                device=_CPU,
+                with_gradients=self._wants_gradients,
+                copies_leaves=self.copies_leaves,
+                around=around,
+            )
+        finally:
+            torch.set_default_dtype(before)
+
+    def _raise(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.autocast is not None and tensor.dtype is torch.float32:
+            tensor = tensor.to(self.autocast)
+        if self.is_raised:
+            return raise_tensor(tensor, self._real)
+        return tensor.detach().to("cpu", copy=True)
+
+    @property
+    def _disturbs_inputs(self) -> bool:
+        """Whether inputs get rounding errors too: kernels read bfloat16 as it is."""
+        return self._noisy_dtype is not torch.bfloat16 or self._name.api_name in COARSE_IN_HALVES
+
+    # --- backward ----------------------------------------------------------------------------
+
+    def run_backwards(self, candidate: Side, reference: Side) -> str:
+        """Send the same gradients back on both sides; returns why not, if so."""
+        if not candidate.leaves:
+            return ""
+        if not any(output.requires_grad for output in candidate.outputs):
+            return ""
+        if undetermined_outputs(self._name.api_name):
+            return "gradients of vectors that may turn cannot be compared"
+        self.sent = tuple(self._gradients_for(candidate.outputs))
+        try:
+            on_device = [None if g is None else g.to(self._device) for g in self.sent]
+            run_backward(candidate, on_device, self._device)
+        except (RuntimeError, ValueError) as err:
+            return _refusal("backward: the device", err)
+        try:
+            self._send_back(reference)
+        except (RuntimeError, ValueError) as err:
+            return _refusal("backward: the CPU", err)
+        return ""
+
+    def _send_back(self, side: Side, noise: torch.Generator | None = None) -> None:
+        sent = [
+            None if gradient is None else gradient.to(output.dtype, copy=noise is not None)
+            for gradient, output in zip(self.sent, side.outputs, strict=True)
+        ]
+        if noise is not None and self._disturbs_inputs:
+            for gradient in sent:
+                if gradient is not None:
+                    disturb(gradient, self.unit, noise)
+        run_backward(side, sent, _CPU)
+
+    # --- noise -------------------------------------------------------------------------------
+
+    def noisy_sides(self) -> list[Side]:
+        """Return runs of the reference with rounding noise; made when first asked for."""
+        if self._noise is None:
+            self._noise = []
+            generator = torch.Generator().manual_seed(self._seed)
+            size = sum(tensor.numel() for tensor in self.inputs())
+            for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
+                side = self._reference(generator)
+                if self.sent:
+                    with RoundingNoise(self._noisy_dtype, self.unit, generator):
+                        self._send_back(side, generator)
+                self._noise.append(side)
+            if self._device.type != "cpu":
+                self._noise.extend(self._cpu_as_recorded())
+        return self._noise
+
+    def _cpu_as_recorded(self) -> list[Side]:
+        """What the CPU makes of the call in the recorded dtype: it errs too."""
+        try:
+            side = self._candidate(_CPU)
+            if self.sent:
+                self._send_back(side)
+        except _REFUSALS:
+            # The CPU has no such kernel for this dtype; the noise stands alone.
+            return []
+        return [side]
+
+    def _rebuild(self, tensors: Sequence[torch.Tensor], device: torch.device) -> RebuiltCall:
+        waiting = iter(tensors)
+        return rebuild_call(self._record, lambda _: next(waiting), device=device)
+
+    def _leaf_flags(self, base: Sequence[torch.Tensor]) -> list[bool]:
+        return [
+            self._wants_gradients
+            and bool(value.requires_grad)
+            and (tensor.is_floating_point() or tensor.is_complex())
+            for value, tensor in zip(self._values, base, strict=True)
+        ]
+
+
+def tensor_values(record: CallRecord) -> list[TensorValue]:
+    """Return the descriptions of the input tensors in the order of the arguments."""
+    return [
+        leaf.value
+        for leaf in replace(record, outputs=None).leaves()
+        if isinstance(leaf.value, TensorValue)
+    ]
+
+
+def _wants_gradients(record: CallRecord, values: Sequence[TensorValue]) -> bool:
+    """Whether the recorded call was watched by autograd."""
+    if not any(value.requires_grad for value in values):
+        return False
+    outputs = [
+        leaf.value
+        for leaf in replace(record, inputs=None, kwargs=None).leaves()
+        if isinstance(leaf.value, TensorValue)
+    ]
+    # Without recorded outputs, or in place with none, nothing speaks against it.
+    return not outputs or any(value.requires_grad is not False for value in outputs)
+
+
+def _as_leaf(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
+    return tensor.detach().requires_grad_(is_wanted)
+
+
+def _refusal(who: str, err: Exception) -> str:
+    text = " ".join(str(err).split())
+    short = text if len(text) <= 300 else text[:300] + "…"
+    return f"{who} refuses the call: {type(err).__name__}: {short}"
+
+
+def _with_own_epsilon(
+    call: RebuiltCall, api_name: str, base: Sequence[torch.Tensor]
+) -> RebuiltCall:
+    """Give `rms_norm` the epsilon of the recorded dtype, which it takes from its input."""
+    if api_name.rpartition(".")[2] != "rms_norm" or not base:
+        return call
+    if call.kwargs.get("eps") is None and len(call.args) < 4:
+        epsilon = torch.finfo(base[0].dtype).eps
+        return replace(call, kwargs={**call.kwargs, "eps": epsilon})
+    return call

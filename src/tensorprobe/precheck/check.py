@@ -1,0 +1,339 @@
+"""Check one recorded call: run both sides and judge each output and gradient.
+
+BothSides ─► outputs, written inputs, gradients ─► judge each ─► CheckedCall
+         └► a call that drew random numbers is judged by what holds of any draw
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from tensorprobe.errors import RebuildError
+from tensorprobe.names import ApiCall
+from tensorprobe.precheck.both_sides import (
+    BothSides,
+    CannotJudgeError,
+    GradientsFor,
+    LoadInputs,
+    tensor_values,
+)
+from tensorprobe.precheck.draws import (
+    dropout_probability,
+    judge_distribution,
+    judge_dropout,
+    judge_dropout_gradient,
+)
+from tensorprobe.precheck.judge import (
+    Judgement,
+    Verdict,
+    judge_output,
+    rounding_unit,
+    worst_verdict,
+)
+from tensorprobe.precheck.kinds import (
+    CASTS,
+    COARSE_IN_HALVES,
+    UNINITIALISED,
+    is_dropout,
+    needs_recorded_dtype,
+    undetermined_outputs,
+)
+from tensorprobe.precheck.rebuild import RebuiltCall
+from tensorprobe.precheck.side import Side, run_backward
+from tensorprobe.records import CallRecord
+
+__all__ = ["CheckedCall", "CheckedOutput", "check_call"]
+
+Pick = Callable[[Side], "torch.Tensor | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOutput:
+    """One output, written input or gradient of a checked call.
+
+    Attributes:
+        place: `forward.output.0`, `forward.input.3` or `backward.output.1`.
+        candidate: the device's, on the CPU; None where there is none.
+        reference: the reference's, in its own precision.
+        judgement: what is said of it.
+    """
+
+    place: str
+    candidate: torch.Tensor | None
+    reference: torch.Tensor | None
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCall:
+    """Everything that a check found out about one call.
+
+    Attributes:
+        forward: the verdict forward.
+        backward: the verdict backward; None where there is none.
+        message: why, for the whole call.
+        outputs: every output and gradient.
+        call: of a failing call, the rebuilt call with its inputs on the CPU.
+        gradients: of a failing call, what was sent back, one for each output.
+        copies_leaves: of a failing call, whether it wrote into copies of its inputs.
+        device_seconds: time in the call on the device.
+        reference_seconds: time in the call on the reference side.
+    """
+
+    forward: Verdict
+    backward: Verdict | None = None
+    message: str = ""
+    outputs: tuple[CheckedOutput, ...] = ()
+    call: RebuiltCall | None = None
+    gradients: tuple[torch.Tensor | None, ...] = ()
+    copies_leaves: bool = False
+    device_seconds: float = 0.0
+    reference_seconds: float = 0.0
+
+
+def check_call(
+    record: CallRecord,
+    name: ApiCall,
+    load: LoadInputs,
+    gradients: GradientsFor,
+    *,
+    device: torch.device,
+    seed: int,
+) -> CheckedCall:
+    """Check one call.
+
+    Args:
+        record: the forward record.
+        name: its name in parts.
+        load: returns the input tensors on the CPU, in the order of the arguments; the same ones
+            whenever it is asked.
+        gradients: given the device's outputs, returns what is sent back to each.
+        device: where the candidate runs.
+        seed: of the random numbers that the call itself may draw.
+    """
+    if name.api_name.rpartition(".")[2] in UNINITIALISED:
+        return CheckedCall("SKIP", message="the result is uninitialised memory")
+    try:
+        sides = BothSides(record, name, load, gradients, device, seed)
+        checked = _Check(record, name, sides, device).run()
+    except (CannotJudgeError, RebuildError) as err:
+        return CheckedCall("SKIP", message=str(err))
+    if "error" not in (checked.forward, checked.backward):
+        return checked
+    # What a script needs to repeat it.
+    return replace(
+        checked,
+        call=sides.as_recorded(),
+        gradients=sides.sent,
+        copies_leaves=sides.copies_leaves,
+    )
+
+
+class _Check:
+    """One check while it runs."""
+
+    def __init__(
+        self, record: CallRecord, name: ApiCall, sides: BothSides, device: torch.device
+    ) -> None:
+        self._name = name
+        self._sides = sides
+        self._device = device
+        self._shapes = [value.shape for value in tensor_values(record)]
+
+    def run(self) -> CheckedCall:
+        """Run both sides and judge what they gave."""
+        candidate = self._sides.run_candidate()
+        if not candidate.outputs:
+            raise CannotJudgeError("the call returns nothing that could be compared")
+        if candidate.drew_random:
+            return self._judge_random(candidate)
+        reference = self._sides.run_reference()
+        if len(candidate.outputs) != len(reference.outputs):
+            count = f"{len(candidate.outputs)} results, the reference {len(reference.outputs)}"
+            return CheckedCall("error", message=f"the device gave {count}")
+        message = self._sides.run_backwards(candidate, reference)
+        forward = self._judge_forward(candidate, reference)
+        backward = [] if message else self._judge_backward(candidate, reference)
+        back: Verdict | None = "SKIP" if message else None
+        if backward:
+            back = worst_verdict([output.judgement.verdict for output in backward])
+        return CheckedCall(
+            worst_verdict([output.judgement.verdict for output in forward]),
+            back,
+            self._summarise([*forward, *backward], message),
+            (*forward, *backward),
+            device_seconds=candidate.seconds,
+            reference_seconds=reference.seconds,
+        )
+
+    # --- outputs and gradients ---------------------------------------------------------------
+
+    def _judge_forward(self, candidate: Side, reference: Side) -> list[CheckedOutput]:
+        undetermined = undetermined_outputs(self._name.api_name)
+        found = []
+        for index, output in enumerate(candidate.outputs):
+            place = f"forward.output.{index}"
+            if index in undetermined:
+                reason = "one of many right results: vectors may turn"
+                found.append(CheckedOutput(place, _on_cpu(output), None, _skip(reason)))
+            else:
+                pick = _output_picker(index)
+                found.append(self._judge(place, output, pick(reference), pick))
+        for index, tensor in candidate.written.items():
+            pick = _written_picker(index)
+            found.append(self._judge(f"forward.input.{index}", tensor, pick(reference), pick))
+        return found
+
+    def _judge_backward(self, candidate: Side, reference: Side) -> list[CheckedOutput]:
+        is_half = self._sides.unit >= rounding_unit(torch.float16)
+        is_coarse = is_half and self._name.api_name in COARSE_IN_HALVES
+        found = []
+        for index, gradient in candidate.gradients.items():
+            place = f"backward.output.{index}"
+            if is_coarse and index:
+                reason = "the gradient of places jumps, and in a half they are not exact"
+                found.append(CheckedOutput(place, _on_cpu(gradient), None, _skip(reason)))
+            else:
+                pick = _gradient_picker(index)
+                found.append(self._judge(place, gradient, pick(reference), pick))
+        return found
+
+    def _judge(
+        self,
+        place: str,
+        candidate: torch.Tensor | None,
+        reference: torch.Tensor | None,
+        pick: Pick,
+    ) -> CheckedOutput:
+        if candidate is None or reference is None:
+            if candidate is reference:
+                judgement = _skip("there is none on either side")
+            else:
+                side = "reference" if candidate is None else "device"
+                judgement = Judgement("error", f"only the {side} has one", excess=math.inf)
+            return CheckedOutput(place, _on_cpu(candidate), reference, judgement)
+        ours, theirs = _plain(candidate), _plain(reference)
+        if ours is None or theirs is None:
+            judgement = _skip(f"{candidate.layout} tensors are not compared")
+            return CheckedOutput(place, None, None, judgement)
+        judgement = judge_output(
+            ours,
+            theirs,
+            length=self._length(ours),
+            noise=lambda: [
+                None if found is None else _plain(found)
+                for found in map(pick, self._sides.noisy_sides())
+            ],
+        )
+        return CheckedOutput(place, ours, theirs, judgement)
+
+    def _length(self, output: torch.Tensor) -> int:
+        """Return how many numbers one element is made of, at most."""
+        largest = max(map(math.prod, self._shapes), default=1)
+        inner = max((max(shape, default=1) for shape in self._shapes), default=1)
+        return max(1, largest // max(output.numel(), 1), inner)
+
+    # --- random calls ------------------------------------------------------------------------
+
+    def _judge_random(self, candidate: Side) -> CheckedCall:
+        plain = self._sides.plain
+        probability = dropout_probability(self._name.api_type, plain.args, dict(plain.kwargs))
+        given = self._sides.inputs()
+        if is_dropout(self._name.api_name) and probability is not None and given:
+            outputs = self._judge_dropout(given[0], probability, candidate)
+        else:
+            outputs = self._judge_draws(candidate)
+        forward = [o.judgement.verdict for o in outputs if o.place.startswith("forward")]
+        back = [o.judgement.verdict for o in outputs if o.place.startswith("backward")]
+        return CheckedCall(
+            worst_verdict(forward),
+            worst_verdict(back) if back else None,
+            self._summarise(outputs, "", is_random=True),
+            tuple(outputs),
+            device_seconds=candidate.seconds,
+        )
+
+    def _judge_dropout(
+        self, given: torch.Tensor, probability: float, candidate: Side
+    ) -> list[CheckedOutput]:
+        first = candidate.outputs[0]
+        result = first.detach().cpu()
+        judgement = judge_dropout(given, result, probability, groups=self._groups(result))
+        outputs = [CheckedOutput("forward.output.0", result, None, judgement)]
+        if candidate.leaves and first.requires_grad:
+            others = [None] * (len(candidate.outputs) - 1)
+            run_backward(candidate, [torch.ones_like(first), *others], self._device)
+            gradient = _on_cpu(candidate.gradients[min(candidate.gradients)])
+            judgement = judge_dropout_gradient(given, result, gradient)
+            outputs.append(CheckedOutput("backward.output.0", gradient, None, judgement))
+        return outputs
+
+    def _judge_draws(self, candidate: Side) -> list[CheckedOutput]:
+        """Judge random numbers by their distribution: the CPU draws some of its own."""
+        reference = self._sides.draw_again()
+        found = []
+        for index, output in enumerate(candidate.outputs):
+            ours, theirs = output.detach().cpu(), reference.outputs[index].detach()
+            judgement = judge_distribution(ours, theirs, groups=self._groups(ours))
+            found.append(CheckedOutput(f"forward.output.{index}", ours, theirs, judgement))
+        return found
+
+    def _groups(self, result: torch.Tensor) -> int | None:
+        """Return how many channels there are, if whole ones are drawn."""
+        name = self._name.api_name.rstrip("_")
+        is_by_channel = "feature" in name or name.endswith(("1d", "2d", "3d"))
+        return max(1, math.prod(result.shape[:2])) if is_by_channel else None
+
+    # --- words -------------------------------------------------------------------------------
+
+    def _summarise(
+        self, outputs: Sequence[CheckedOutput], message: str, *, is_random: bool = False
+    ) -> str:
+        worst = worst_verdict([output.judgement.verdict for output in outputs])
+        lines = [
+            f"{output.place}: {output.judgement.message}"
+            for output in outputs
+            if worst != "pass" and output.judgement.verdict == worst
+        ]
+        if message:
+            lines.append(message)
+        sides = self._sides
+        if sides.autocast is not None:
+            lines.append(f"run under autocast to {sides.autocast}")
+        plain = sides.plain
+        is_odd = needs_recorded_dtype(self._name.api_name, plain.args, plain.kwargs)
+        if not (sides.is_raised or is_odd or is_random):
+            lines.append("the CPU has no wider form, so the reference has the recorded dtype")
+        if self._name.api_name.rpartition(".")[2] in CASTS:
+            lines.append("a cast is of limited value: the reference is rounded the same way")
+        return "; ".join(lines)
+
+
+def _output_picker(index: int) -> Pick:
+    return lambda side: side.outputs[index] if index < len(side.outputs) else None
+
+
+def _written_picker(index: int) -> Pick:
+    return lambda side: side.written.get(index)
+
+
+def _gradient_picker(index: int) -> Pick:
+    return lambda side: side.gradients.get(index)
+
+
+def _skip(reason: str) -> Judgement:
+    return Judgement("SKIP", reason)
+
+
+def _on_cpu(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach().cpu()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
+    if tensor.layout is not torch.strided:
+        return None
+    return tensor.detach().cpu().resolve_conj().resolve_neg()

@@ -1,0 +1,186 @@
+"""Check the calls of one rank's dump, each by its name: where the data come from and go to.
+
+name ─► record and backward record ─► inputs, real or random ─► check_call ─► CallResult
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from tensorprobe.errors import DumpError, RebuildError
+from tensorprobe.names import ApiCall
+from tensorprobe.precheck.both_sides import tensor_values
+from tensorprobe.precheck.callables import parse_api_call
+from tensorprobe.precheck.check import CheckedCall, CheckedOutput, check_call
+from tensorprobe.precheck.columns import metric_cells
+from tensorprobe.precheck.judge import Judgement
+from tensorprobe.precheck.outcome import CallResult, OutputRow
+from tensorprobe.precheck.random_inputs import make_inputs, make_like, seed_of
+from tensorprobe.precheck.rebuild import load_tensor
+from tensorprobe.precheck.repro import save_error
+from tensorprobe.records import CallRecord, TensorValue, Value
+from tensorprobe.store.dump import RankDump
+
+__all__ = ["Checker", "DataChoice"]
+
+DataChoice = Literal["real", "random", "auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """Checks calls of one part of a dump.
+
+    Attributes:
+        part: the calls.
+        device: where the candidate runs.
+        data: real data, random data, or real where there are some.
+        seed: of everything random.
+        save_errors: the folder that failing calls are kept in; None for none.
+        imports: the modules that were imported first, for the scripts in that folder.
+    """
+
+    part: RankDump
+    device: torch.device
+    data: DataChoice = "auto"
+    seed: int = 1234
+    save_errors: Path | None = None
+    imports: tuple[str, ...] = ()
+
+    def check(self, name: str) -> CallResult:
+        """Check one call; whatever goes wrong is its verdict."""
+        record = self.part.try_call(name)
+        if record is None:
+            return CallResult(name, "SKIP", message="the record of the call cannot be read")
+        try:
+            call = parse_api_call(name)
+        except RebuildError as err:
+            return CallResult(name, "SKIP", message=str(err))
+        source = _Source(self, record, call)
+        with warnings.catch_warnings():
+            # What torch says of a function is for those who wrote the call.
+            warnings.simplefilter("ignore")
+            checked = check_call(
+                record,
+                call,
+                source.inputs,
+                source.gradients,
+                device=self.device,
+                seed=source.seed,
+            )
+        if self.save_errors is not None and "error" in (checked.forward, checked.backward):
+            checked = self._save(name, checked)
+        return _result_of(name, call, checked, source.note)
+
+    def _save(self, name: str, checked: CheckedCall) -> CheckedCall:
+        assert self.save_errors is not None
+        try:
+            folder = save_error(
+                self.save_errors,
+                name,
+                checked,
+                device=self.device,
+                imports=self.imports,
+            )
+        except OSError as err:
+            note = f"it could not be saved: {err}"
+        else:
+            note = f"saved in {folder.name}"
+        return replace(checked, message=f"{checked.message}; {note}")
+
+
+class _Source:
+    """Where the tensors of one call come from."""
+
+    def __init__(self, checker: Checker, record: CallRecord, call: ApiCall) -> None:
+        self._checker = checker
+        self._call = call
+        self._values = tensor_values(record)
+        has_data = all(value.data_name is not None or not _size(value) for value in self._values)
+        self._is_real = checker.data == "real" or (checker.data == "auto" and has_data)
+        self.seed = seed_of(checker.seed, str(call))
+        is_fallback = checker.data == "auto" and not has_data and checker.part.info.task == "tensor"
+        self.note = "some data are missing, so all are random" if is_fallback else ""
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        if not self._is_real:
+            return make_inputs(self._call, self._values, self.seed)
+        return [
+            load_tensor(self._checker.part, value)
+            if value.data_name is not None or _size(value)
+            else make_inputs(self._call, [value], 0)[0]
+            for value in self._values
+        ]
+
+    def gradients(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        """Return recorded gradients where there are some that fit, else random ones."""
+        made = make_like(outputs, self.seed)
+        if not self._is_real:
+            return made
+        recorded = self._recorded_gradients()
+        if len(recorded) != len(outputs):
+            return made
+        found: list[torch.Tensor | None] = []
+        for value, output, random in zip(recorded, outputs, made, strict=True):
+            if not isinstance(value, TensorValue) or value.shape != tuple(output.shape):
+                # Where none was recorded none arrived, unless all are missing.
+                found.append(None if any(recorded) else random)
+                continue
+            if value.data_name is None and _size(value):
+                found.append(random)
+                continue
+            try:
+                found.append(load_tensor(self._checker.part, value).to(output.dtype))
+            except RebuildError:
+                found.append(random)
+        return found
+
+    def _recorded_gradients(self) -> tuple[Value, ...]:
+        name = str(replace(self._call, direction="backward"))
+        part = self._checker.part
+        if self._call.direction == "backward" or name not in part:
+            return ()
+        try:
+            return part.call(name).inputs or ()
+        except DumpError:
+            return ()
+
+
+def _size(value: TensorValue) -> int:
+    return math.prod(value.shape)
+
+
+def _result_of(name: str, call: ApiCall, checked: CheckedCall, note: str) -> CallResult:
+    prefix = f"{call.api_type}.{call.api_name}.{call.number}"
+    rows = tuple(_row_of(prefix, output) for output in checked.outputs)
+    excess = max((output.judgement.excess for output in checked.outputs), default=0.0)
+    return CallResult(
+        name,
+        checked.forward,
+        checked.backward or "",
+        "; ".join(text for text in (checked.message, note) if text),
+        rows,
+        excess,
+        checked.device_seconds,
+        checked.reference_seconds,
+    )
+
+
+def _row_of(prefix: str, output: CheckedOutput) -> OutputRow:
+    judgement: Judgement = output.judgement
+    shown = output.candidate if output.candidate is not None else output.reference
+    return OutputRow(
+        f"{prefix}.{output.place}",
+        "" if output.reference is None else str(output.reference.dtype),
+        "" if output.candidate is None else str(output.candidate.dtype),
+        "" if shown is None else str(tuple(shown.shape)),
+        metric_cells(judgement),
+        judgement.verdict,
+        judgement.message,
+    )

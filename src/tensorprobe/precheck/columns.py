@@ -1,0 +1,50 @@
+"""The metrics of one output as the cells of its line in the details."""
+
+from __future__ import annotations
+
+from tensorprobe.precheck.judge import Judgement
+
+__all__ = ["metric_cells"]
+
+_BLANKS = 19
+
+
+def metric_cells(judgement: Judgement) -> tuple[str, ...]:
+    """Return the cells of the metric columns, and the two of the tolerance; blank where unknown.
+
+    >>> metric_cells(Judgement("pass", unequal=0.0))[:6]
+    ('', '', '', '', '', '0')
+    """
+    numbers = judgement.numbers
+    if numbers is None:
+        cells = [""] * _BLANKS
+        cells[5] = _text(judgement.unequal)
+        return tuple(cells)
+    pair = numbers.pair
+    # Shares that miss the bounds of the dtype's tolerance, by relative and by absolute error.
+    is_over = numbers.distance is None or numbers.distance > (judgement.limit or 0)
+    cells = [
+        _text(numbers.cosine),
+        _text(pair.max_abs_error),
+        *(_text(share) for share in numbers.within),
+        _text(judgement.unequal),
+        _text(numbers.balance),
+        _text(numbers.root_mean_square),
+        _text(numbers.small_wrong),
+        _text(pair.max_relative_error),
+        _text(numbers.mean_relative),
+        _text(numbers.nonfinite_wrong),
+        _text(1 - numbers.within[0]),
+        _text(numbers.worst if is_over else 0.0),
+        _text(numbers.ulp_max),
+        _text(numbers.ulp_mean),
+        _text(numbers.ulp_over),
+        _text(numbers.distance),
+        _text(judgement.limit),
+    ]
+    return tuple(cells)
+
+
+def _text(number: float | None) -> str:
+    """Write a number so that it is short, exact to ten digits and the same each time."""
+    return "" if number is None else f"{number:.10g}"

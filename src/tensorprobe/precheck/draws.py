@@ -1,0 +1,122 @@
+"""Judge calls that draw random numbers, which differ each time, by what must hold of any draw.
+
+Dropout: about a share p of the elements is zero, the others are the input over 1 - p, and gradients
+are zero where results are. Everything else: the numbers are spread as those that the CPU draws are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tensorprobe.precheck.judge import Judgement, rounding_unit
+
+__all__ = ["dropout_probability", "judge_distribution", "judge_dropout", "judge_dropout_gradient"]
+
+# A right dropout is this many standard deviations off once in sixteen thousand calls.
+_DEVIATIONS = 4.0
+# Two draws from one distribution are further apart than this, in units of their sizes, once in a
+# million pairs (Kolmogorov and Smirnov).
+_APART = 2.7
+
+
+def dropout_probability(
+    api_type: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> float | None:
+    """Return the p that a call was given; None where it cannot be told."""
+    given = kwargs.get("p", args[1] if len(args) > 1 else None)
+    if given is None and api_type == "Functional":
+        return 0.5
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    return float(given) if is_number else None  # type: ignore[arg-type]
+
+
+def judge_dropout(
+    given: torch.Tensor, result: torch.Tensor, probability: float, *, groups: int | None = None
+) -> Judgement:
+    """Judge the result of a dropout by its share of zeros and the size of what is left.
+
+    Args:
+        given: the input, on the CPU.
+        result: the output of the same shape, on the CPU.
+        probability: the share that should be zero.
+        groups: how many parts fall together, where whole channels do; None for single elements.
+    """
+    if given.shape != result.shape:
+        return Judgement(
+            "error", f"the shape is {list(result.shape)}, wanted {list(given.shape)}", excess=1e9
+        )
+    given, result = given.double(), result.double()
+    living = given != 0
+    count = int(living.sum())
+    if not count:
+        return Judgement("SKIP", "the input is all zero, so no share of zeros can be told")
+    share = float((result[living] == 0).double().mean())
+    trials = count if groups is None else min(groups, count)
+    room = _DEVIATIONS * math.sqrt(probability * (1 - probability) / trials) + 1 / trials
+    if abs(share - probability) > room:
+        return Judgement(
+            "error",
+            f"the share of zeros is {share:.4g}, p is {probability:.4g} and {trials} draws allow "
+            f"{room:.3g}",
+            excess=abs(share - probability) / room,
+        )
+    kept = living & (result != 0)
+    if bool(kept.any()) and probability < 1:
+        expected = given[kept] / (1 - probability)
+        error = float(((result[kept] - expected).abs() / expected.abs()).max())
+        limit = 4 * rounding_unit(torch.bfloat16)
+        if error > limit:
+            return Judgement(
+                "error",
+                f"what was kept is off by {error:.3g} from the input over 1 - p, over {limit:.3g}",
+                excess=error / limit,
+            )
+    return Judgement("pass", f"judged by its share of zeros: {share:.4g} of {probability:.4g}")
+
+
+def judge_dropout_gradient(
+    given: torch.Tensor, result: torch.Tensor, gradient: torch.Tensor | None
+) -> Judgement:
+    """Judge a dropout's gradient for an output gradient of ones: zero exactly where results are."""
+    if gradient is None:
+        return Judgement("error", "there is no gradient", excess=1e9)
+    wrong = int(((gradient == 0) != (result == 0))[given != 0].sum())
+    if wrong:
+        return Judgement("error", f"{wrong} gradients are not zero where results are", excess=1e9)
+    return Judgement("pass", "zero where the result is")
+
+
+def judge_distribution(
+    candidate: torch.Tensor, reference: torch.Tensor, *, groups: int | None = None
+) -> Judgement:
+    """Judge random numbers by how they are spread, against others of the same call.
+
+    Args:
+        candidate: what the device drew, on the CPU.
+        reference: what the CPU drew.
+        groups: how many parts are drawn together, where whole channels are.
+    """
+    if candidate.shape != reference.shape or candidate.dtype != reference.dtype:
+        return Judgement(
+            "error",
+            f"the device gave {candidate.dtype} {list(candidate.shape)}, the CPU "
+            f"{reference.dtype} {list(reference.shape)}",
+            excess=1e9,
+        )
+    if candidate.is_complex():
+        candidate, reference = torch.view_as_real(candidate), torch.view_as_real(reference)
+    ours, theirs = (side.double().flatten().sort().values for side in (candidate, reference))
+    count = ours.numel()
+    if not count:
+        return Judgement("pass", "no elements")
+    values = torch.cat((ours, theirs))
+    shares = [torch.searchsorted(side, values, right=True) / count for side in (ours, theirs)]
+    gap = float((shares[0] - shares[1]).abs().max())
+    draws = count if groups is None else min(groups, count)
+    limit = _APART * math.sqrt(2 / draws)
+    text = f"judged by its distribution: the largest gap is {gap:.3g}, {draws} draws allow"
+    if gap > limit:
+        return Judgement("error", f"{text} {limit:.3g}", excess=gap / limit)
+    return Judgement("pass", f"{text} {min(limit, 1.0):.3g}")

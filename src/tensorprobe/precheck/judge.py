@@ -1,0 +1,279 @@
+"""Say of one output whether it is right: pass, warning, error or SKIP, and why.
+
+    equal ─► pass
+    within the tolerance of its dtype and reduction length ─► pass
+    else: as far off as rounding noise moves the precise result ─► warning, else error
+
+The limits of the older tools (cosine over 0.99; 99.9 % of the elements of float16 and bfloat16
+within 1/1000, 99.99 % of float32 within 1/10000) are named in the message where they are missed. On
+their own they decide nothing in a half precision: two neighbouring bfloat16 numbers lie up to
+1/128 apart, so that one differing rounding misses 1/1000.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from tensorprobe.precheck.measure import OutputNumbers, measure_output
+from tensorprobe.precheck.precision import round_to
+
+__all__ = ["Judgement", "Verdict", "judge_output", "rounding_unit", "worst_verdict"]
+
+Verdict = Literal["pass", "warning", "error", "SKIP"]
+_ORDER: tuple[Verdict, ...] = ("SKIP", "pass", "warning", "error")
+
+_COSINE_LIMIT = 0.99
+# Of each dtype: the share that must lie within, the bound, its place in OutputNumbers.within.
+_RATIO_LIMITS = {
+    torch.float16: (0.999, "双千", 1),
+    torch.bfloat16: (0.999, "双千", 1),
+    torch.float32: (0.9999, "双万", 2),
+    torch.float64: (0.9999, "双万", 2),
+    torch.complex64: (0.9999, "双万", 2),
+    torch.complex128: (0.9999, "双万", 2),
+}
+_UNITS = {
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float32: 2.0**-24,
+    torch.float64: 2.0**-53,
+    torch.complex32: 2.0**-11,
+    torch.complex64: 2.0**-24,
+    torch.complex128: 2.0**-53,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+# How many rounding errors a result's distance may be, before reductions.
+_ROUNDINGS = {torch.float16: 6.0, torch.bfloat16: 1.75}
+_MOST_ROUNDINGS = 64.0
+# Sums of halves are kept in float32.
+_SUM_UNIT = 2.0**-24
+_WIDEST = 2e-4
+# One element may be this many times as far off as the whole.
+_ELEMENT = 4.0
+# A result may be this many times as far from the precise one as rounding noise moves that.
+_NOISE = {torch.float16: 6.0, torch.bfloat16: 3.0}
+_MOST_NOISE = 8.0
+_ELEMENT_NOISE = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one output.
+
+    Attributes:
+        verdict: pass, warning, error or SKIP.
+        message: which number missed which limit, or why it was skipped.
+        numbers: what was measured, of floating-point outputs.
+        limit: what the distance may be; None where no tolerance applies.
+        unequal: share of elements that differ as values.
+        excess: how many times the tolerance was exceeded, to sort by; 0 when it was not.
+    """
+
+    verdict: Verdict
+    message: str = ""
+    numbers: OutputNumbers | None = None
+    limit: float | None = None
+    unequal: float | None = None
+    excess: float = 0.0
+
+
+def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the worst of some verdicts; SKIP only where there is nothing else.
+
+    >>> worst_verdict(["pass", "SKIP", "warning"])
+    'warning'
+    """
+    return max(verdicts, key=_ORDER.index, default="SKIP")
+
+
+def rounding_unit(dtype: torch.dtype) -> float:
+    """Return the largest relative error of rounding to a dtype."""
+    return _UNITS.get(dtype, 2.0**-24)
+
+
+def judge_output(
+    candidate: torch.Tensor,
+    reference: torch.Tensor,
+    *,
+    length: int,
+    noise: Callable[[], Sequence[torch.Tensor | None]],
+) -> Judgement:
+    """Judge one output against the precise one.
+
+    Args:
+        candidate: the device's result, on the CPU.
+        reference: the reference's result, in its own higher precision.
+        length: how many numbers were added up for one element.
+        noise: returns the precise result of runs with rounding noise; asked only when needed.
+    """
+    if candidate.shape != reference.shape:
+        return Judgement(
+            "error",
+            f"the device gave the shape {list(candidate.shape)}, the reference "
+            f"{list(reference.shape)}",
+            excess=math.inf,
+        )
+    dtype = candidate.dtype
+    is_exact = not (dtype.is_floating_point or dtype.is_complex)
+    other = reference.is_floating_point() or reference.is_complex()
+    if is_exact is other and candidate.numel():
+        return Judgement(
+            "error", f"the device gave {dtype}, the reference {reference.dtype}", excess=math.inf
+        )
+    if is_exact:
+        return _judge_exactly(candidate, reference, noise)
+    rounded = round_to(reference, dtype)
+    numbers = measure_output(candidate, rounded)
+    unit = rounding_unit(dtype)
+    limit = _limit_of(dtype, length)
+    unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
+    excess = _excess(numbers, limit)
+    missed = _missed_limits(dtype, numbers)
+
+    def judgement(verdict: Verdict, *reasons: str) -> Judgement:
+        message = "; ".join(reason for reason in reasons if reason)
+        worst = 0.0 if verdict == "pass" else excess
+        return Judgement(verdict, message, numbers, limit, unequal, worst)
+
+    if excess <= 1.0:
+        within = f"{missed}, which rounding in {dtype} explains" if missed else ""
+        return judgement("pass", within)
+    why = _describe_excess(dtype, numbers, limit, length)
+    explained = _is_noise(candidate, reference, unit, noise())
+    if explained:
+        return judgement("warning", why, missed, "rounding noise moves the precise result as far")
+    return judgement("error", why, missed)
+
+
+def _judge_exactly(
+    candidate: torch.Tensor,
+    reference: torch.Tensor,
+    noise: Callable[[], Sequence[torch.Tensor | None]],
+) -> Judgement:
+    if candidate.dtype != reference.dtype:
+        kinds = f"the device gave {candidate.dtype}, the reference {reference.dtype}"
+        return Judgement("error", kinds, excess=math.inf)
+    wrong = int((candidate != reference).sum())
+    share = wrong / max(candidate.numel(), 1)
+    if not wrong:
+        return Judgement("pass", unequal=0.0)
+    message = (
+        f"{wrong} of {candidate.numel()} elements differ, {candidate.dtype} must be equal; "
+        f"first at {_place_of(candidate != reference)}"
+    )
+    flipped = max(
+        (
+            int((run != reference).sum())
+            for run in noise()
+            if run is not None and run.shape == reference.shape
+        ),
+        default=0,
+    )
+    if wrong <= 4 * flipped:
+        return Judgement(
+            "warning", f"{message}; rounding noise flips as many", unequal=share, excess=1.0
+        )
+    return Judgement("error", message, unequal=share, excess=math.inf)
+
+
+def _limit_of(dtype: torch.dtype, length: int) -> float:
+    """Return what the distance may be: some roundings, and the random walk of a sum."""
+    unit = rounding_unit(dtype)
+    walk = math.sqrt(max(length, 1))
+    if dtype in _ROUNDINGS:
+        return _ROUNDINGS[dtype] * unit + 2 * walk * _SUM_UNIT
+    return min(_MOST_ROUNDINGS * unit + 2 * walk * unit, max(_WIDEST, unit))
+
+
+def _excess(numbers: OutputNumbers, limit: float) -> float:
+    if numbers.distance is None:
+        return math.inf
+    return max(numbers.distance / limit, numbers.worst / (_ELEMENT * limit))
+
+
+def _missed_limits(dtype: torch.dtype, numbers: OutputNumbers) -> str:
+    missed = []
+    if numbers.cosine is not None and numbers.cosine <= _COSINE_LIMIT:
+        missed.append(f"cosine {numbers.cosine:.6g} is not over {_COSINE_LIMIT}")
+    if dtype in _RATIO_LIMITS:
+        limit, title, place = _RATIO_LIMITS[dtype]
+        share = numbers.within[place]
+        if share < limit:
+            missed.append(f"{title} {share:.6g} is below {limit}")
+    return ", ".join(missed)
+
+
+def _describe_excess(dtype: torch.dtype, numbers: OutputNumbers, limit: float, length: int) -> str:
+    pair = numbers.pair
+    wrong = pair.nan_mismatch + pair.inf_mismatch
+    if wrong:
+        return (
+            f"{wrong} of {pair.count} elements are NaN or infinite on one side only "
+            f"(device {pair.candidate_nonfinite}, reference {pair.reference_nonfinite})"
+        )
+    reasons = []
+    if numbers.distance is not None and numbers.distance > limit:
+        reasons.append(f"distance {numbers.distance:.3g} is over {limit:.3g}")
+    if numbers.worst > _ELEMENT * limit:
+        reasons.append(
+            f"element {pair.max_abs_index} is off by {pair.max_abs_error:.3g}: "
+            f"{numbers.worst:.3g} of its size is over {_ELEMENT * limit:.3g}"
+        )
+    return f"{' and '.join(reasons)}, the tolerance of {dtype} after sums of {length}"
+
+
+def _is_noise(
+    candidate: torch.Tensor,
+    reference: torch.Tensor,
+    unit: float,
+    runs: Sequence[torch.Tensor | None],
+) -> bool:
+    """Whether the candidate lies about as far from the precise result as noisy runs do."""
+    same = [run for run in runs if run is not None and run.shape == reference.shape]
+    if not same:
+        return False
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    truth = reference.to(wide)
+    ours = candidate.to(wide)
+    noisy = [run.to(wide) for run in same]
+    odd = torch.isfinite(ours) != torch.isfinite(truth)
+    if bool(odd.any()):
+        unstable = torch.zeros_like(odd)
+        for run in noisy:
+            unstable |= torch.isfinite(run) != torch.isfinite(truth)
+            # A result at the edge of the dtype's range overflows or not by one rounding.
+            largest = torch.finfo(candidate.dtype).max
+            unstable |= run.abs() * (1 + 4 * unit) > largest
+        if bool((odd & ~unstable).any()):
+            return False
+    finite = torch.isfinite(ours) & torch.isfinite(truth)
+    for run in noisy:
+        finite &= torch.isfinite(run)
+    error = torch.where(finite, (ours - truth).abs(), 0.0)
+    moved = torch.stack([torch.where(finite, (run - truth).abs(), 0.0) for run in noisy])
+    # The candidate was rounded once more on its way out.
+    rounding = unit * torch.where(finite, truth.abs(), 0.0) + _tiniest(candidate.dtype)
+    factor = _NOISE.get(candidate.dtype, _MOST_NOISE)
+    spread = float(moved.reshape(len(noisy), -1).norm(dim=1).max()) if moved.numel() else 0.0
+    # Half a unit in the last place, evenly spread, has this root mean square.
+    spread = max(spread, float(rounding.norm()) / math.sqrt(3))
+    if float(error.norm()) > factor * spread:
+        return False
+    typical = spread / math.sqrt(max(error.numel(), 1))
+    room = _ELEMENT_NOISE * (moved.amax(0) + typical) + 2 * rounding
+    return bool((error <= room).all())
+
+
+def _tiniest(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+
+
+def _place_of(differs: torch.Tensor) -> list[int]:
+    first = differs.nonzero()[0]
+    return [int(index) for index in first]

@@ -1,0 +1,115 @@
+"""What is special about some functions: in place, random, uninitialised, without one answer.
+
+A function that is not named here is an ordinary one. Whether a call drew random numbers is seen
+while it runs; the names here say what cannot be seen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+__all__ = [
+    "CASTS",
+    "COARSE_IN_HALVES",
+    "UNINITIALISED",
+    "is_dropout",
+    "is_in_place",
+    "needs_recorded_dtype",
+    "undetermined_outputs",
+]
+
+UNINITIALISED = frozenset(
+    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+     "resize_", "resize_as_", "empty_quantized")
+)  # fmt: skip
+
+CASTS = frozenset(
+    ("bfloat16", "bool", "byte", "char", "double", "float", "half", "int", "long", "short", "to",
+     "type", "type_as", "_to_copy", "cdouble", "cfloat", "chalf")
+)  # fmt: skip
+
+# They find their places in the recorded dtype: a coordinate of 100 is 0.5 off in bfloat16.
+COARSE_IN_HALVES = frozenset(
+    ("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "affine_grid",
+     "_grid_sampler_2d_cpu_fallback")
+)  # fmt: skip
+
+# Which results are one of many right ones: vectors may turn, and so do their gradients.
+_UNDETERMINED: dict[str, tuple[int, ...]] = {
+    "svd": (0, 2),
+    "linalg.svd": (0, 2),
+    "linalg.eigh": (1,),
+    "linalg.eig": (1,),
+    "_linalg_svd": (0, 2),
+    "_linalg_eigh": (1,),
+    "linalg_svd": (0, 2),
+    "linalg_eigh": (1,),
+    "linalg_eig": (1,),
+}
+
+# What they return depends on the dtype's own grid or largest number.
+_OWN_DTYPE = frozenset(
+    ("nextafter", "nextafter_", "nan_to_num", "nan_to_num_", "__dlpack__", "frexp",
+     "linalg.matrix_rank", "linalg.pinv", "pinverse", "linalg.lstsq", "linalg_matrix_rank")
+)  # fmt: skip
+
+_BITS = frozenset(("view", "view_dtype"))
+
+
+def is_dropout(api_name: str) -> bool:
+    """Whether a function zeroes a share of its input at random.
+
+    >>> is_dropout("dropout2d"), is_dropout("alpha_dropout")
+    (True, False)
+    """
+    return "dropout" in api_name and "alpha" not in api_name
+
+
+def undetermined_outputs(api_name: str) -> tuple[int, ...]:
+    """Return the places of results of which there are many right ones."""
+    return _UNDETERMINED.get(api_name.removeprefix("special."), ())
+
+
+def needs_recorded_dtype(api_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a result means something else in a wider dtype, so that none is to be used."""
+    if api_name in _OWN_DTYPE:
+        return True
+    given = (*args, *kwargs.values())
+    return api_name in _BITS and any(isinstance(value, torch.dtype) for value in given)
+
+
+def is_in_place(
+    function: Callable[..., Any], api_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Whether a call writes into a tensor that it was given, as far as its name tells."""
+    last = api_name.rpartition(".")[2]
+    if last.endswith("_") and not last.endswith("__"):
+        return True
+    if last == "__setitem__" or (last.startswith("__i") and last not in _NOT_IN_PLACE):
+        return True
+    if kwargs.get("out") is not None or kwargs.get("inplace"):
+        return True
+    if isinstance(function, torch._ops.OpOverload):
+        return bool(function._schema.is_mutable)
+    place = _place_of_inplace(function)
+    return place is not None and len(args) > place and bool(args[place])
+
+
+_NOT_IN_PLACE = frozenset(("__invert__", "__int__", "__index__", "__iter__"))
+
+
+@cache
+def _place_of_inplace(function: Callable[..., Any]) -> int | None:
+    if not inspect.isfunction(function):
+        return None
+    try:
+        names = list(inspect.signature(function).parameters)
+    except ValueError:
+        # A wrapper around a builtin, which has no names.
+        return None
+    return names.index("inplace") if "inplace" in names else None

@@ -1,0 +1,151 @@
+"""How far rounding alone may move a result: repeat the precise run with random rounding errors.
+
+Kernels that do several things are taken apart where torch knows how, and the result of each step
+is multiplied by 1 + u·r with r at random between -1 and 1 and u the rounding error of the recorded
+dtype; what its range does not hold becomes infinite, what is too small for it is no longer exact.
+What moves then may move; a result that lies much further off than these runs do was not moved by
+rounding.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["RoundingNoise", "disturb"]
+
+# They move numbers and do not compute: what comes out was rounded before.
+_EXACT = frozenset(
+    ("_to_copy", "_unsafe_view", "abs", "alias_copy", "amax", "amin", "argmax", "argmin", "arange",
+     "cat", "ceil", "clamp", "clone", "constant_pad_nd", "copy", "copy_", "cummax", "cummin",
+     "diag_embed", "embedding", "empty", "empty_like", "empty_strided", "eye", "fill", "fill_",
+     "flip", "floor", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
+     "masked_fill", "masked_fill_", "masked_select", "max", "maximum", "median", "min", "minimum",
+     "neg", "new_empty", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "relu",
+     "repeat", "roll", "round", "scalar_tensor", "select_backward", "sign", "slice_backward",
+     "sort", "stack", "threshold_backward", "topk", "tril", "triu", "trunc", "where", "zero_",
+     "zeros", "zeros_like")
+)  # fmt: skip
+
+
+class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds a rounding error to what every kernel computes while it is entered.
+
+    Args:
+        dtype: whose rounding errors and range they are.
+        unit: the largest relative error of rounding to it.
+        generator: where the errors come from.
+    """
+
+    def __init__(self, dtype: torch.dtype, unit: float, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._dtype = dtype
+        self._unit = unit
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload) or _keeps_numbers(func):
+            return func(*args, **kwargs)
+        steps = _steps_of(func)
+        if steps is not None:
+            with self:
+                result = steps(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor):
+                disturb(value, self._unit, self._generator, result_of=self._dtype)
+        return result
+
+
+def disturb(
+    tensor: torch.Tensor,
+    unit: float,
+    generator: torch.Generator,
+    *,
+    result_of: torch.dtype | None = None,
+) -> None:
+    """Add a rounding error to each element of a floating-point tensor, in place.
+
+    Args:
+        tensor: on the CPU; what cannot be written to or is no float stays as it is.
+        unit: the largest relative error.
+        generator: where the errors come from.
+        result_of: the dtype that a computed result has the range of. Without one the tensor is an
+            input: an algorithm may be as exact as the whole of it is large, so its elements move
+            by as much as a typical one.
+    """
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+        return
+    if tensor.layout is not torch.strided or tensor._is_zerotensor() or tensor.is_conj():
+        return
+    real = tensor.real.dtype if tensor.is_complex() else tensor.dtype
+    if real not in (torch.float32, torch.float64) or _is_overlapping(tensor):
+        return
+    if result_of is None:
+        size = tensor.abs()
+        typical = size[torch.isfinite(size)].square().mean().sqrt().nan_to_num_(0.0)
+        shift = _errors(tensor, real, unit, generator) * typical
+        tensor.add_(torch.where(size > 4 * unit * typical, shift, 0.0))
+    tensor.mul_(_errors(tensor, real, unit, generator).add_(1))
+    if result_of is not None and not tensor.is_complex():
+        limits = torch.finfo(result_of)
+        tensor.masked_fill_(tensor > limits.max, float("inf"))
+        tensor.masked_fill_(tensor < -limits.max, float("-inf"))
+        # Below the smallest normal number the error no longer shrinks with the number.
+        step = limits.smallest_normal * limits.eps / 2
+        small = (tensor.abs() < limits.smallest_normal) & (tensor != 0)
+        if bool(small.any()):
+            tensor.add_(torch.where(small, _errors(tensor, real, step, generator), 0.0))
+
+
+def _errors(
+    tensor: torch.Tensor, real: torch.dtype, unit: float, generator: torch.Generator
+) -> torch.Tensor:
+    return torch.rand(tensor.shape, generator=generator, dtype=real).mul_(2 * unit).sub_(unit)
+
+
+def _is_overlapping(tensor: torch.Tensor) -> bool:
+    """Whether elements share their memory, so that it cannot be written to."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in pairs)
+
+
+@cache
+def _steps_of(func: torch._ops.OpOverload) -> Any:
+    """Return how torch takes a kernel apart into smaller ones, or None."""
+    try:
+        from torch._decomp import decomposition_table
+    except ImportError:
+        return None
+    if func is torch.ops.aten.soft_margin_loss_backward.default:
+        return _soft_margin_loss_backward
+    return None if func._schema.is_mutable else decomposition_table.get(func)
+
+
+def _soft_margin_loss_backward(
+    gradient: torch.Tensor, given: torch.Tensor, target: torch.Tensor, reduction: int
+) -> torch.Tensor:
+    """Take apart what torch does not: e to the power of a large margin overflows a half."""
+    power = (-target * given).exp()
+    share = power / (power + 1)
+    return -target * share * gradient * (1 / given.numel() if reduction == 1 else 1)
+
+
+@cache
+def _keeps_numbers(func: torch._ops.OpOverload) -> bool:
+    name = func._schema.name.partition("::")[2]
+    if name in _EXACT:
+        return True
+    # A view must stay one, and its numbers are those of its base.
+    return any(
+        value.alias_info is not None and not value.alias_info.is_write
+        for value in func._schema.returns
+    )

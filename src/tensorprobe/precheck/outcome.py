@@ -1,0 +1,55 @@
+"""What a check says of one call: from the process that checks to the one that writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CallResult", "OutputRow"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """One line of the details: one output, written input or gradient.
+
+    Attributes:
+        name: the value's name, `Functional.linear.0.forward.output.0`.
+        reference_dtype: the dtype that the reference was computed in.
+        device_dtype: the dtype of the device's result.
+        shape: its shape.
+        cells: the metrics in the order of the details' columns; blank where there is none.
+        status: pass, warning, error or SKIP.
+        message: which number missed which limit, or why it was skipped.
+    """
+
+    name: str
+    reference_dtype: str
+    device_dtype: str
+    shape: str
+    cells: tuple[str, ...]
+    status: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The verdicts on one call.
+
+    Attributes:
+        name: the forward call's name in the dump.
+        forward: pass, warning, error or SKIP.
+        backward: likewise; blank where the call has no backward.
+        message: why, in words; blank for a plain pass.
+        rows: the details.
+        excess: how many times a tolerance was exceeded, to sort by.
+        device_seconds: time in the call on the device, both ways.
+        reference_seconds: time in the call on the reference side, both ways.
+    """
+
+    name: str
+    forward: str
+    backward: str = ""
+    message: str = ""
+    rows: tuple[OutputRow, ...] = ()
+    excess: float = 0.0
+    device_seconds: float = 0.0
+    reference_seconds: float = 0.0

@@ -1,0 +1,121 @@
+"""Which calls of a dump are checked, and which of them stand for others."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tensorprobe.errors import NameFormatError
+from tensorprobe.names import ApiCall, parse_call
+from tensorprobe.records import (
+    CallRecord,
+    DictValue,
+    ListValue,
+    PeerOpValue,
+    TensorValue,
+    Value,
+)
+from tensorprobe.store.dump import RankDump
+
+__all__ = ["PlannedCall", "plan_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """One call to check.
+
+    Attributes:
+        name: its name in the dump.
+        shown: its name in the results: without the direction, as in the older tools.
+        stands_for: how many calls it stands for, itself included.
+    """
+
+    name: str
+    shown: str
+    stands_for: int = 1
+
+
+def plan_calls(
+    part: RankDump,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    dedupe: bool = False,
+) -> list[PlannedCall]:
+    """Return the function calls of a dump that are to be checked, in its order.
+
+    Args:
+        part: the dump.
+        include: patterns or parts of names; only calls that fit one. Empty for all.
+        exclude: likewise; no call that fits one.
+        dedupe: calls that are equal but for the values of their tensors are checked once.
+    """
+    # At L2 an operator's backward is a call of its own, with all its arguments.
+    takes_backward = part.info.level == "L2"
+    planned: list[PlannedCall] = []
+    for name in part.names:
+        try:
+            call = parse_call(name)
+        except NameFormatError:
+            continue
+        if not isinstance(call, ApiCall) or not (takes_backward or call.direction == "forward"):
+            continue
+        if include and not _fits(name, include):
+            continue
+        if exclude and _fits(name, exclude):
+            continue
+        shown = name if takes_backward else f"{call.api_type}.{call.api_name}.{call.number}"
+        planned.append(PlannedCall(name, shown))
+    return _without_repetition(part, planned) if dedupe else planned
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(
+        fnmatch.fnmatchcase(name, pattern) if any(sign in pattern for sign in "*?[")
+        else pattern in name
+        for pattern in patterns
+    )  # fmt: skip
+
+
+def _without_repetition(part: RankDump, planned: Sequence[PlannedCall]) -> list[PlannedCall]:
+    first: dict[object, int] = {}
+    kept: list[PlannedCall] = []
+    for call in planned:
+        record = part.try_call(call.name)
+        key = call.name if record is None else _kind_of(record)
+        if key in first:
+            place = first[key]
+            kept[place] = replace(kept[place], stands_for=kept[place].stands_for + 1)
+        else:
+            first[key] = len(kept)
+            kept.append(call)
+    return kept
+
+
+def _kind_of(record: CallRecord) -> object:
+    """Return what two calls have in common that differ in the values of their tensors alone."""
+    name = parse_call(record.name)
+    assert isinstance(name, ApiCall)
+    outputs = None if record.outputs is None else tuple(map(_without_values, record.outputs))
+    return (
+        name.api_type,
+        name.api_name,
+        name.direction,
+        tuple(map(_without_values, record.inputs or ())),
+        tuple((key, _without_values(value)) for key, value in (record.kwargs or {}).items()),
+        outputs,
+    )
+
+
+def _without_values(value: Value) -> object:
+    if isinstance(value, TensorValue):
+        return (value.dtype, value.shape, value.requires_grad)
+    if isinstance(value, ListValue):
+        return (value.is_tuple, tuple(map(_without_values, value.items)))
+    if isinstance(value, DictValue):
+        return tuple((key, _without_values(item)) for key, item in value.items)
+    if isinstance(value, PeerOpValue):
+        return (value.op, value.peer, _without_values(value.tensor))
+    # NaN is a scalar that equals nothing.
+    return repr(value)

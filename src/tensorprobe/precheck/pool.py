@@ -1,0 +1,245 @@
+"""Spread calls over worker processes and devices, and outlive whatever happens to those.
+
+    orders ─► workers, a few calls ahead each ─► results, in any order
+
+A worker that dies or does not answer in time costs the call that it was at: that call's result says
+so, the calls behind it go to others, and a new worker takes its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tensorprobe.errors import TensorprobeError
+from tensorprobe.precheck.outcome import CallResult, OutputRow
+
+__all__ = ["Order", "run_orders"]
+
+# So that a worker need not wait for its next call.
+_AHEAD = 4
+_START_SECONDS = 600.0
+_HINTS = {
+    signal.SIGILL: "; some processors announce instructions that they lack: set "
+    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 and try again",
+    signal.SIGKILL: "; perhaps memory ran out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One call to check: the part of the dump by its path, and the call's name."""
+
+    part: str
+    name: str
+
+
+def run_orders(
+    orders: Sequence[Order],
+    settings: dict[str, Any],
+    *,
+    devices: Sequence[str],
+    jobs: int,
+    timeout: float,
+) -> Iterator[tuple[Order, CallResult]]:
+    """Check calls in worker processes and yield each result as it comes.
+
+    Args:
+        orders: the calls.
+        settings: what every worker is told; its device and threads are added.
+        devices: workers take them in turn.
+        jobs: how many workers; at least one for each device.
+        timeout: how many seconds one call may take.
+
+    Raises:
+        TensorprobeError: no worker can start.
+    """
+    waiting = deque(orders)
+    count = min(max(jobs, len(devices)), max(len(orders), 1))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    settings = {**settings, "threads": max(1, (cores or 1) // count)}
+    workers: list[_Worker] = []
+    with selectors.DefaultSelector() as selector:
+        try:
+            for number in range(count if orders else 0):
+                worker = _Worker({**settings, "device": devices[number % len(devices)]})
+                workers.append(worker)
+                selector.register(worker.answers, selectors.EVENT_READ, worker)
+            while workers:
+                for worker in workers:
+                    worker.give(waiting)
+                wait = min(worker.deadline(timeout) for worker in workers) - time.monotonic()
+                ready = [key.data for key, _ in selector.select(max(0.0, min(wait, 1.0)))]
+                for worker in list(workers):
+                    yield from worker.collect() if worker in ready else ()
+                    is_late = time.monotonic() > worker.deadline(timeout)
+                    if is_late:
+                        worker.kill()
+                    if not (worker.is_over or is_late):
+                        continue
+                    selector.unregister(worker.answers)
+                    workers.remove(worker)
+                    yield from worker.bury(waiting, timeout if is_late else None)
+                    if waiting:
+                        heir = _Worker(worker.settings)
+                        workers.append(heir)
+                        selector.register(heir.answers, selectors.EVENT_READ, heir)
+                if not waiting:
+                    for worker in workers:
+                        if not worker.at_work:
+                            worker.dismiss()
+        finally:
+            for worker in workers:
+                worker.kill()
+
+
+class _Worker:
+    """One worker process, from this side."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.at_work: deque[Order] = deque()
+        self.is_over = False
+        self._is_ready = False
+        self._is_dismissed = False
+        self._said_bye = False
+        self._failure: str | None = None
+        self._rest = b""
+        self._since = time.monotonic()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        order_read, order_write = os.pipe()
+        answer_read, answer_write = os.pipe()
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            [
+                sys.executable,
+                "-m",
+                "tensorprobe.precheck.worker",
+                str(order_read),
+                str(answer_write),
+            ],
+            pass_fds=(order_read, answer_write),
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
+            stderr=self._errors,
+        )
+        os.close(order_read)
+        os.close(answer_write)
+        self.answers = answer_read
+        self._orders = os.fdopen(order_write, "w")
+        self._send(settings)
+
+    def give(self, waiting: deque[Order]) -> None:
+        """Hand over the next calls, a few ahead of the one that it is at."""
+        while self._is_ready and not self.is_over and waiting and len(self.at_work) < _AHEAD:
+            order = waiting.popleft()
+            if not self.at_work:
+                self._since = time.monotonic()
+            self.at_work.append(order)
+            self._send({"part": order.part, "name": order.name})
+
+    def collect(self) -> Iterator[tuple[Order, CallResult]]:
+        """Yield the results that have arrived."""
+        data = os.read(self.answers, 1 << 16)
+        if not data:
+            self.is_over = True
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            self._since = time.monotonic()
+            if "ready" in message:
+                self._is_ready = True
+            elif "failed" in message:
+                self._failure = message["failed"]
+            elif "bye" in message:
+                self._said_bye = True
+            else:
+                yield self.at_work.popleft(), _result_from(message)
+
+    def deadline(self, timeout: float) -> float:
+        """Return when to give up on it."""
+        if self._is_ready and not self.at_work:
+            return self._since + 1e9
+        return self._since + (timeout if self._is_ready else _START_SECONDS)
+
+    def dismiss(self) -> None:
+        """Tell it that there is nothing more to do."""
+        if not self._is_dismissed and self._is_ready:
+            self._is_dismissed = True
+            self._orders.close()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def bury(
+        self, waiting: deque[Order], timeout: float | None
+    ) -> Iterator[tuple[Order, CallResult]]:
+        """Give back its calls and yield the result of the one that it died of.
+
+        Args:
+            waiting: where calls that it did not get to go.
+            timeout: the limit that it did not keep; None if it ended by itself.
+
+        Raises:
+            TensorprobeError: it never started.
+        """
+        code = self._process.wait()
+        if not self._is_dismissed:
+            # What it did not read any more is of no use to anybody.
+            with suppress(OSError):
+                self._orders.close()
+        os.close(self.answers)
+        if not self._is_ready:
+            raise TensorprobeError(self._failure or f"a worker cannot start: {self._last_words()}")
+        self._errors.close()
+        culprit = None if self._said_bye or not self.at_work else self.at_work.popleft()
+        waiting.extendleft(reversed(self.at_work))
+        self.at_work.clear()
+        if culprit is not None:
+            message = (
+                _cause_of_death(code)
+                if timeout is None
+                else f"no answer within {timeout:g} s, so its process was ended; "
+                "--timeout allows more"
+            )
+            yield culprit, CallResult(culprit.name, "error", message=message, excess=float("inf"))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._orders.write(json.dumps(message) + "\n")
+            self._orders.flush()
+        except BrokenPipeError:
+            # It died; reading its answers will show that.
+            self.is_over = False
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _cause_of_death(code: int) -> str:
+    if code >= 0:
+        return f"the process ended with exit code {code} while it ran this call"
+    try:
+        name = signal.Signals(-code)
+    except ValueError:
+        return f"the process was ended by signal {-code} while it ran this call"
+    return f"the process died of {name.name} while it ran this call{_HINTS.get(name, '')}"
+
+
+def _result_from(message: dict[str, Any]) -> CallResult:
+    rows = tuple(OutputRow(**{**row, "cells": tuple(row["cells"])}) for row in message.pop("rows"))
+    return CallResult(**message, rows=rows)

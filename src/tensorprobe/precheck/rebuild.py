@@ -1,0 +1,249 @@
+"""Make a recorded call again: its function, and its arguments as the user wrote them.
+
+    CallRecord ─► find_callable: the function
+               └► values ─► arguments; `load` makes each tensor
+
+What a dump cannot hold (a generator, a function, another tensor class) cannot come back: the call
+is refused with a `RebuildError` that names the argument.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorprobe.errors import DumpError, RebuildError
+from tensorprobe.precheck.callables import find_callable, find_function, parse_api_call
+from tensorprobe.records import (
+    CallRecord,
+    DeviceValue,
+    DictValue,
+    DtypeValue,
+    EllipsisValue,
+    ListValue,
+    MemoryFormatValue,
+    ScalarValue,
+    SizeValue,
+    SliceValue,
+    TensorValue,
+    UnknownValue,
+    Value,
+)
+from tensorprobe.store.dump import RankDump
+from tensorprobe.summary.host import from_host
+
+__all__ = ["RebuiltCall", "find_callable", "import_modules", "load_tensor", "rebuild_call"]
+
+Load = Callable[[TensorValue], torch.Tensor]
+
+# Methods that move a tensor to the device that they are named for.
+_MOVES = frozenset(("cpu", "cuda", "hpu", "ipu", "mps", "mtia", "npu", "xla", "xpu"))
+_INDEXING = frozenset(("__getitem__", "__setitem__", "__delitem__"))
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "complex": complex,
+    "str": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltCall:
+    """A call that can be made: `function(*args, **kwargs)`."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def run(self) -> Any:
+        """Make the call."""
+        return self.function(*self.args, **self.kwargs)
+
+
+def rebuild_call(
+    call: CallRecord, load: Load, *, device: str | torch.device = "cpu"
+) -> RebuiltCall:
+    """Return a recorded call with its function and arguments.
+
+    Args:
+        call: a forward record, or an operator's record of any direction.
+        load: makes the tensor that a value describes; asked once for each, in the order of the
+            arguments, positional before named.
+        device: every device among the arguments becomes this one.
+
+    Raises:
+        RebuildError: the function is not known here, or an argument is not in the dump.
+    """
+    if call.inputs is None:
+        raise RebuildError("the dump holds no inputs of this call; capture with data_mode all")
+    name = parse_api_call(call.name)
+    builder = _Builder(load, torch.device(device), _output_dtype(call))
+    if name.api_type == "Tensor" and name.api_name in _MOVES and call.inputs:
+        return RebuiltCall(torch.Tensor.to, (builder.build(call.inputs[0], "input.0"), device), {})
+    function = find_function(name.api_type, name.api_name)
+    inputs = call.inputs
+    if name.api_name in _INDEXING and len(inputs) > 1:
+        inputs = (inputs[0], _as_index(call), *inputs[2:])
+    args = tuple(builder.build(value, f"input.{i}") for i, value in enumerate(inputs))
+    kwargs = {
+        key: builder.build(value, f"input.{key}", is_device=key == "device")
+        for key, value in (call.kwargs or {}).items()
+        if not _is_default(key, value)
+    }
+    if name.api_type == "Tensor" and name.api_name == "to" and len(args) > 1:
+        args = (args[0], builder.moved(args[1]), *args[2:])
+    return RebuiltCall(function, args, kwargs)
+
+
+def load_tensor(part: RankDump, value: TensorValue) -> torch.Tensor:
+    """Return the recorded data of a tensor on the CPU, bit for bit in its own dtype.
+
+    Raises:
+        RebuildError: there is no data, or it cannot be read; the message is the reason.
+    """
+    try:
+        data = part.load(value)
+        tensor = from_host(data)
+    except (DumpError, TypeError) as err:
+        raise RebuildError(str(err)) from err
+    if str(tensor.dtype) != value.dtype:
+        # ptdbg_ascend keeps bfloat16 as float32, which holds the same numbers.
+        tensor = tensor.to(_dtype(value.dtype))
+    if tuple(tensor.shape) != value.shape:
+        raise RebuildError(
+            f"the data file {value.data_name} holds the shape {list(tensor.shape)}, the dump says "
+            f"{list(value.shape)}"
+        )
+    return tensor
+
+
+def import_modules(names: tuple[str, ...]) -> None:
+    """Import what registers the user's own operators.
+
+    Raises:
+        RebuildError: one of them cannot be imported.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as err:  # whatever the user's module does
+            raise RebuildError(
+                f"the module {name} cannot be imported ({type(err).__name__}: {err}); "
+                "put its folder on PYTHONPATH"
+            ) from err
+
+
+class _Builder:
+    """Turns values into arguments.
+
+    Args:
+        load: makes tensors.
+        device: what every device becomes.
+        output_dtype: the dtype of the call's first result, where it has one.
+    """
+
+    def __init__(self, load: Load, device: torch.device, output_dtype: str | None) -> None:
+        self._load = load
+        self._device = device
+        self._output_dtype = output_dtype
+
+    def build(self, value: Value, place: str, *, is_device: bool = False) -> Any:
+        """Return what a value stands for; `place` says where, for the reader of an error."""
+        if isinstance(value, DeviceValue) or (is_device and value is not None):
+            return self._device
+        match value:
+            case None:
+                return None
+            case TensorValue():
+                return self._load(value)
+            case ScalarValue():
+                return _scalar(value, place)
+            case SliceValue(start, stop, step):
+                return slice(start, stop, step)
+            case EllipsisValue():
+                return ...
+            case SizeValue(dims):
+                return torch.Size(dims)
+            case DtypeValue(name):
+                return _dtype(name)
+            case MemoryFormatValue(name):
+                return _memory_format(name)
+            case ListValue(items, is_tuple):
+                built = [self.build(item, f"{place}.{i}") for i, item in enumerate(items)]
+                return tuple(built) if is_tuple else built
+            case DictValue(()) if self._output_dtype is not None:
+                # msprobe loses a dtype that is given in order; the result shows which it was.
+                return _dtype(self._output_dtype)
+            case DictValue(items):
+                return {key: self.build(item, f"{place}.{key}") for key, item in items}
+            case UnknownValue(type_name, text):
+                detail = f" ({text})" if text else ""
+                raise RebuildError(f"the dump does not hold {place}, a {type_name}{detail}")
+            case _:
+                raise RebuildError(f"{place} is a {type(value).__name__}, which needs other ranks")
+
+    def moved(self, argument: Any) -> Any:
+        """Return what `Tensor.to` is given: a text there is a device."""
+        return self._device if isinstance(argument, str) else argument
+
+
+def _scalar(value: ScalarValue, place: str) -> Any:
+    if value.type_name in _SCALARS:
+        return _SCALARS[value.type_name](value.value)
+    kind = getattr(np, value.type_name, None)
+    if isinstance(kind, type) and issubclass(kind, np.generic):
+        return kind(value.value)
+    if isinstance(value.value, (bool, int, float, str)) and value.type_name != "function":
+        # A subclass of a number or text; its value is what torch looks at.
+        return value.value
+    raise RebuildError(f"the dump does not hold {place}, a {value.type_name}")
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise RebuildError(f"this torch has no dtype {name}")
+    return dtype
+
+
+def _memory_format(name: str) -> torch.memory_format:
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.memory_format):
+        raise RebuildError(f"this torch has no memory format {name}")
+    return found
+
+
+def _is_default(key: str, value: Value) -> bool:
+    """Whether a keyword that a dump cannot hold may be left out: the layout of plain tensors."""
+    return key == "layout" and value == UnknownValue("layout", "torch.strided")
+
+
+def _output_dtype(call: CallRecord) -> str | None:
+    first = call.outputs[0] if call.outputs else None
+    return first.dtype if isinstance(first, TensorValue) else None
+
+
+def _as_index(call: CallRecord) -> Value:
+    """Return the index of `x[…]`, a tuple again where an older tool wrote a list.
+
+    `x[0, 1]` and `x[[0, 1]]` look the same there; the shape of the result tells them apart.
+    """
+    assert call.inputs is not None
+    tensor, index = call.inputs[0], call.inputs[1]
+    if not isinstance(index, ListValue) or index.is_tuple or not index.items:
+        return index
+    is_all_ints = all(isinstance(item, ScalarValue) for item in index.items)
+    if not is_all_ints:
+        return replace(index, is_tuple=True)
+    result = call.outputs[0] if call.outputs else None
+    if isinstance(tensor, TensorValue) and isinstance(result, TensorValue):
+        rest = tensor.shape[len(index.items) :]
+        is_tuple = len(index.items) <= len(tensor.shape) and result.shape == rest
+        return replace(index, is_tuple=is_tuple)
+    return index

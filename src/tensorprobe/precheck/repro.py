@@ -1,0 +1,187 @@
+"""Keep a failing call: its inputs, its outputs on both sides, and a script that repeats it alone.
+
+    DIR/{call}/repro.py   input.0.pt …   gradient.0.pt   device.forward.output.0.pt   reference.….pt
+
+The script needs torch and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorprobe.errors import RebuildError
+from tensorprobe.precheck.callables import parse_api_call, path_of_function
+from tensorprobe.precheck.check import CheckedCall
+from tensorprobe.store.tensor_bytes import write_whole_file
+
+__all__ = ["save_error"]
+
+_SCRIPT = '''\
+"""Repeat {name} alone: on {device} in the recorded dtype, and on the CPU in float64.
+
+    python repro.py [DEVICE]
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+{imports}
+HERE = Path(__file__).parent
+device = torch.device(sys.argv[1] if len(sys.argv) > 1 else {device!r})
+
+
+def arguments(change):
+    def load(name, requires_grad=False):
+        tensor = change(torch.load(HERE / name, weights_only=True))
+        return tensor.requires_grad_() if requires_grad else tensor
+
+    return {args}, {kwargs}
+
+
+def find():
+    return {function}
+
+
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
+        return []
+    return [tensor for item in value for tensor in tensors_in(item)]
+
+
+def run(change):
+    args, kwargs = arguments(change)
+    leaves = [t for t in tensors_in([args, kwargs]) if t.requires_grad]
+    if {copies}:
+        swap = {{id(leaf): leaf.clone() for leaf in leaves}}
+
+        def copied(value):
+            if isinstance(value, (list, tuple)):
+                return type(value)(copied(item) for item in value)
+            return swap.get(id(value), value) if isinstance(value, torch.Tensor) else value
+
+        args, kwargs = copied(args), {{key: copied(item) for key, item in kwargs.items()}}
+    torch.manual_seed(0)
+    result = find()(*args, **kwargs)
+    outputs = tensors_in(result) or tensors_in(args[:1])
+    roots, sent = [], []
+    for index, output in enumerate(outputs):
+        path = HERE / f"gradient.{{index}}.pt"
+        if leaves and output.requires_grad and path.exists():
+            roots.append(output)
+            sent.append(torch.load(path, weights_only=True).to(output.device, output.dtype))
+    found = torch.autograd.grad(roots, leaves, sent, allow_unused=True) if roots else ()
+    named = [(f"output {{i}}", t) for i, t in enumerate(outputs)]
+    return named + [(f"gradient {{i}}", t) for i, t in enumerate(found) if t is not None]
+
+
+def raised(tensor):
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+candidate = run(lambda tensor: tensor.to(device))
+reference = run(raised)
+for (name, ours), (_, theirs) in zip(candidate, reference):
+    ours, theirs = raised(ours.detach().cpu()), raised(theirs.detach())
+    if ours.dtype.is_floating_point or ours.dtype.is_complex:
+        error = (ours - theirs).abs()
+        size = theirs.norm().item() or 1.0
+        distance, largest = error.norm().item() / size, error.max().item()
+        print(f"{{name}}: distance {{distance:.3e}}, largest error {{largest:.3e}}")
+    else:
+        print(f"{{name}}: {{int((ours != theirs).sum())}} of {{ours.numel()}} elements differ")
+'''
+
+
+def save_error(
+    folder: Path,
+    name: str,
+    checked: CheckedCall,
+    *,
+    device: torch.device,
+    imports: Sequence[str] = (),
+) -> Path:
+    """Write everything about a failing call into a folder of its own and return that.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    own = folder / name.replace("/", "_")
+    own.mkdir(parents=True, exist_ok=True)
+    if checked.call is not None:
+        writer = _ScriptWriter(own)
+        args = writer.write(tuple(checked.call.args))
+        kwargs = writer.write(dict(checked.call.kwargs))
+        script = _SCRIPT.format(
+            name=name,
+            device=str(device),
+            imports="".join(f"import {module}\n" for module in imports),
+            args=args,
+            kwargs=kwargs,
+            function=path_of_call(name),
+            copies=checked.copies_leaves,
+        )
+        write_whole_file(own / "repro.py", [script.encode()])
+    for index, gradient in enumerate(checked.gradients):
+        if gradient is not None:
+            torch.save(gradient.detach().cpu().clone(), own / f"gradient.{index}.pt")
+    for output in checked.outputs:
+        for side, tensor in (("device", output.candidate), ("reference", output.reference)):
+            if tensor is not None:
+                torch.save(tensor.detach().clone(), own / f"{side}.{output.place}.pt")
+    return own
+
+
+class _ScriptWriter:
+    """Writes arguments as Python and their tensors as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+
+    def write(self, value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            name = f"input.{self._count}.pt"
+            self._count += 1
+            torch.save(value.detach().clone(), self._folder / name)
+            return f"load({name!r}, requires_grad={value.requires_grad})"
+        if isinstance(value, torch.Size):
+            return f"torch.Size({list(value)})"
+        if isinstance(value, tuple):
+            return "(" + "".join(f"{self.write(item)}, " for item in value) + ")"
+        if isinstance(value, list):
+            return "[" + ", ".join(self.write(item) for item in value) + "]"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{k!r}: {self.write(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, torch.device):
+            return "device"
+        if isinstance(value, np.generic):
+            return self.write(value.item())
+        if isinstance(value, (torch.dtype, torch.memory_format)):
+            return str(value)
+        if isinstance(value, float) and value != value:
+            return "float('nan')"
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            return f"float({str(value)!r})"
+        return repr(value)
+
+
+def path_of_call(name: str) -> str:
+    """Return an expression that gives the function of a call."""
+    call = parse_api_call(name)
+    try:
+        return path_of_function(call.api_type, call.api_name)
+    except RebuildError:
+        # A method that moves a tensor to a device that this torch does not know.
+        return "torch.Tensor.to"

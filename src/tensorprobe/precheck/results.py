@@ -1,0 +1,166 @@
+"""The two files of a pre-check, written row by row, and taken up again after an interruption.
+
+A call's details are written before its verdict. What follows the last whole verdict, in either
+file, was cut off in the middle and is written anew; so an interrupted run that is resumed leaves
+the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from tensorprobe.errors import DumpError
+from tensorprobe.precheck.outcome import CallResult, OutputRow
+from tensorprobe.report.accuracy_titles import DETAIL_TITLES, RESULT_TITLES
+
+__all__ = ["ResultFiles", "stamp_of"]
+
+# Spreadsheets take a file without it for another encoding.
+_MARK = "\ufeff"
+_NAME = re.compile(r"accuracy_checking_(?:result|details)_(?:.*_)?(?P<stamp>[0-9]{14})\.csv")
+# A cell that starts with one of these is a formula to a spreadsheet.
+_FORMULA = ("=", "+", "-", "@")
+
+
+def stamp_of(path: Path) -> str:
+    """Return the time in a result file's name.
+
+    >>> stamp_of(Path("out/accuracy_checking_result_20260102030405.csv"))
+    '20260102030405'
+
+    Raises:
+        DumpError: it is not the name of a result file.
+    """
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise DumpError(
+            f"{path} is no result of a pre-check; wanted accuracy_checking_result_*.csv"
+        )
+    return match["stamp"]
+
+
+class ResultFiles:
+    """The result and details files of one part of a dump, open for writing at their end.
+
+    Args:
+        folder: where they are.
+        stamp: the time in their names.
+        label: what tells this part from others, in their names; empty for a single one.
+
+    Raises:
+        DumpError: a file of that name holds something else.
+        OSError: the files cannot be written.
+    """
+
+    def __init__(self, folder: Path, stamp: str, label: str = "") -> None:
+        middle = f"{label}_" if label else ""
+        self.result_path = folder / f"accuracy_checking_result_{middle}{stamp}.csv"
+        self.details_path = folder / f"accuracy_checking_details_{middle}{stamp}.csv"
+        self.done: list[tuple[str, ...]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        names = set()
+        result_end = 0
+        for row, end in _whole_rows(self.result_path, RESULT_TITLES):
+            result_end = end
+            if tuple(row) != RESULT_TITLES:
+                self.done.append(tuple(row))
+                names.add(row[0])
+        details_end = 0
+        for row, end in _whole_rows(self.details_path, DETAIL_TITLES):
+            if tuple(row) != DETAIL_TITLES and not _belongs(row[0], names):
+                break
+            details_end = end
+        self._result = _open_at(self.result_path, result_end)
+        self._details = _open_at(self.details_path, details_end)
+        if not details_end:
+            self._append(self._details, [DETAIL_TITLES], mark=_MARK)
+        if not result_end:
+            self._append(self._result, [RESULT_TITLES], mark=_MARK)
+
+    def __enter__(self) -> ResultFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._result.close()
+        self._details.close()
+
+    def write(self, shown_name: str, result: CallResult) -> None:
+        """Add one call: its details, then its verdict."""
+        self._append(self._details, [_detail_cells(row) for row in result.rows])
+        verdicts = (shown_name, result.forward, result.backward or " ", result.message)
+        self._append(self._result, [verdicts])
+
+    @staticmethod
+    def _append(file: BinaryIO, rows: Sequence[Sequence[str]], *, mark: str = "") -> None:
+        if not rows:
+            return
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([_harmless(cell) for cell in row] for row in rows)
+        file.write((mark + text.getvalue()).encode())
+        file.flush()
+
+
+def _detail_cells(row: OutputRow) -> tuple[str, ...]:
+    metrics, tolerance = row.cells[:-2], row.cells[-2:]
+    start = (row.name, row.reference_dtype, row.device_dtype, row.shape)
+    return (*start, *metrics, row.status, row.message, *tolerance)
+
+
+def _harmless(cell: str) -> str:
+    """Return a cell that is one line and no formula; a number may be negative."""
+    line = " ".join(cell.split()) if cell != " " else cell
+    if not line.startswith(_FORMULA):
+        return line
+    try:
+        float(line)
+    except ValueError:
+        return f"'{line}"
+    return line
+
+
+def _belongs(value_name: str, calls: set[str]) -> bool:
+    """Whether a value's name begins with one of the calls' names."""
+    end = len(value_name)
+    while (end := value_name.rfind(".", 0, end)) > 0:
+        if value_name[:end] in calls:
+            return True
+    return False
+
+
+def _whole_rows(path: Path, titles: Sequence[str]) -> Iterator[tuple[list[str], int]]:
+    """Yield each whole line of a file as cells, and where it ends.
+
+    Raises:
+        DumpError: the first line is not the titles.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    end = 0
+    for line in data.splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            return
+        end += len(line)
+        text = line.decode("utf-8-sig", errors="replace")
+        cells = next(csv.reader([text]), [])
+        if end == len(line) and tuple(cells) != tuple(titles):
+            raise DumpError(f"{path} is no result of this pre-check: its titles are others")
+        if len(cells) != len(titles):
+            return
+        yield cells, end
+
+
+def _open_at(path: Path, end: int) -> BinaryIO:
+    """Open a file for writing behind what is kept of it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.ftruncate(file, end)
+    os.lseek(file, end, os.SEEK_SET)
+    return os.fdopen(file, "wb")

@@ -1,0 +1,242 @@
+"""Pre-check a whole dump: plan, spread over workers, write in order, resume.
+
+open_dump ─► plan_calls ─► run_orders ─► ResultFiles, in the order of the dump ─► PrecheckReport
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import ConfigError, DumpError
+from tensorprobe.precheck.outcome import CallResult
+from tensorprobe.precheck.plan import PlannedCall, plan_calls
+from tensorprobe.precheck.pool import Order, run_orders
+from tensorprobe.precheck.results import ResultFiles, stamp_of
+from tensorprobe.records import Gap
+from tensorprobe.store import RankDump, open_dump
+
+__all__ = ["CheckedLine", "PrecheckReport", "precheck_dump"]
+
+_VERDICTS = ("pass", "warning", "error", "SKIP")
+OnProgress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLine:
+    """One call in the report: as in the result file, and how bad it is."""
+
+    part: str
+    name: str
+    forward: str
+    backward: str
+    message: str
+    excess: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """The worse one of both directions; SKIP only where nothing was judged."""
+        verdicts = [verdict for verdict in (self.forward, self.backward) if verdict in _VERDICTS]
+        for worst in ("error", "warning", "pass"):
+            if worst in verdicts:
+                return worst
+        return "SKIP"
+
+
+@dataclass(frozen=True, slots=True)
+class PrecheckReport:
+    """What a pre-check found.
+
+    Attributes:
+        lines: every checked call, in the order of the dump.
+        result_paths: the files with one row per call, one for each part of the dump.
+        details_paths: the files with one row per output.
+        stands_for: how many calls these were in the dump; more than `lines` with dedupe.
+        gaps: what of the dump could not be read.
+        seconds: how long it took.
+        device_seconds: time in the calls on the devices.
+        reference_seconds: time in the calls on the reference side.
+    """
+
+    lines: tuple[CheckedLine, ...]
+    result_paths: tuple[Path, ...]
+    details_paths: tuple[Path, ...]
+    stands_for: int
+    gaps: tuple[Gap, ...]
+    seconds: float
+    device_seconds: float
+    reference_seconds: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many calls got each verdict."""
+        found = Counter(line.verdict for line in self.lines)
+        return {verdict: found[verdict] for verdict in _VERDICTS}
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any call failed."""
+        return any(line.verdict == "error" for line in self.lines)
+
+    def worst_first(self) -> list[CheckedLine]:
+        """Return the calls that failed or are doubtful, worst first."""
+        found = [line for line in self.lines if line.verdict in ("error", "warning")]
+        return sorted(found, key=lambda line: (line.verdict != "error", -line.excess))
+
+
+def precheck_dump(
+    dump: str | Path,
+    output_path: str | Path = ".",
+    *,
+    devices: Sequence[str] = (),
+    data: str | None = None,
+    save_errors: str | Path | None = None,
+    resume: str | Path | None = None,
+    jobs: int = 1,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    dedupe: bool = False,
+    seed: int = 1234,
+    timeout: float = 300.0,
+    imports: Sequence[str] = (),
+    step: int | None = None,
+    rank: int | None = None,
+    jit_compile: bool | None = None,
+    on_progress: OnProgress | None = None,
+) -> PrecheckReport:
+    """Check every recorded call of a dump on its own; see `tensorprobe.precheck`.
+
+    Raises:
+        DumpError: the dump or the result to resume cannot be read or used.
+        ConfigError: an option has a value that it cannot have.
+    """
+    _check_options(data, jobs, timeout, devices)
+    start = time.monotonic()
+    opened = open_dump(dump)
+    parts = [
+        part
+        for part in opened.parts
+        if (step is None or part.info.step == step) and (rank is None or part.info.rank == rank)
+    ] or [opened.part(step=step, rank=rank)]
+    folder = Path(output_path) if resume is None else Path(resume).parent
+    if resume is not None and not Path(resume).exists():
+        raise DumpError(f"{resume} does not exist; there is nothing to resume")
+    stamp = time.strftime("%Y%m%d%H%M%S") if resume is None else stamp_of(Path(resume))
+    jobs_of = [
+        _Part(
+            part,
+            plan_calls(part, include=include, exclude=exclude, dedupe=dedupe),
+            folder,
+            stamp,
+            part.label.replace("/", "_") if len(opened.parts) > 1 else "",
+        )
+        for part in parts
+    ]
+    by_path = {str(part.dump.path): part for part in jobs_of}
+    orders = [order for part in jobs_of for order in part.orders()]
+    total = sum(len(part.planned) for part in jobs_of)
+    settings: dict[str, Any] = {
+        "dump": str(Path(dump).absolute()),
+        "data": data or "auto",
+        "seed": seed,
+        "save_errors": None if save_errors is None else str(Path(save_errors).absolute()),
+        "imports": list(imports),
+        "jit_compile": jit_compile,
+    }
+    seconds = [0.0, 0.0]
+    done = total - len(orders)
+    try:
+        for order, result in run_orders(
+            orders, settings, devices=list(devices) or ["auto"], jobs=jobs, timeout=timeout
+        ):
+            by_path[order.part].add(result)
+            seconds[0] += result.device_seconds
+            seconds[1] += result.reference_seconds
+            done += 1
+            if on_progress is not None:
+                on_progress(done, total, order.name)
+    finally:
+        for part in jobs_of:
+            part.close()
+    return PrecheckReport(
+        tuple(line for part in jobs_of for line in part.lines),
+        tuple(part.files.result_path for part in jobs_of),
+        tuple(part.files.details_path for part in jobs_of),
+        sum(call.stands_for for part in jobs_of for call in part.planned),
+        (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
+        time.monotonic() - start,
+        *seconds,
+    )
+
+
+class _Part:
+    """One part of the dump: its plan, its files, and the results that wait for their turn."""
+
+    def __init__(
+        self, dump: RankDump, planned: list[PlannedCall], folder: Path, stamp: str, label: str
+    ) -> None:
+        self.dump = dump
+        self.planned = planned
+        self.files = ResultFiles(folder, stamp, label)
+        self.lines: list[CheckedLine] = []
+        self._early: dict[str, CallResult] = {}
+        shown = [call.shown for call in planned]
+        done = [row[0] for row in self.files.done]
+        if done != shown[: len(done)]:
+            raise DumpError(
+                f"{self.files.result_path} holds other calls than this dump with these options; "
+                "resume with the same dump and options, or start anew without --resume"
+            )
+        for name, forward, backward, message in self.files.done:
+            self.lines.append(CheckedLine(dump.label, name, forward, backward.strip(), message))
+
+    def orders(self) -> list[Order]:
+        """Return what is still to be checked."""
+        path = str(self.dump.path)
+        return [Order(path, call.name) for call in self.planned[len(self.lines) :]]
+
+    def add(self, result: CallResult) -> None:
+        """Take a result; write all whose turn has come."""
+        self._early[result.name] = result
+        while len(self.lines) < len(self.planned):
+            call = self.planned[len(self.lines)]
+            ready = self._early.pop(call.name, None)
+            if ready is None:
+                return
+            message = ready.message
+            if call.stands_for > 1:
+                note = f"stands for {call.stands_for} calls that differ in values alone"
+                message = f"{message}; {note}" if message else note
+            ready = CallResult(
+                ready.name, ready.forward, ready.backward, message, ready.rows, ready.excess
+            )
+            self.files.write(call.shown, ready)
+            self.lines.append(
+                CheckedLine(
+                    self.dump.label,
+                    call.shown,
+                    ready.forward,
+                    ready.backward,
+                    message,
+                    ready.excess,
+                )
+            )
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.__exit__()
+
+
+def _check_options(data: str | None, jobs: int, timeout: float, devices: Sequence[str]) -> None:
+    if data not in (None, "real", "random"):
+        raise ConfigError(f"data is {data!r}, wanted 'real' or 'random'")
+    if jobs < 1:
+        raise ConfigError(f"jobs is {jobs}, wanted 1 or more")
+    if not timeout > 0:
+        raise ConfigError(f"timeout is {timeout}, wanted a number of seconds over 0")
+    if isinstance(devices, str):
+        raise ConfigError(f"devices is {devices!r}, wanted a list such as ['cuda:0']")

@@ -1,0 +1,162 @@
+"""Run one side of a check: a rebuilt call forward and, with given gradients, backward.
+
+arguments ─► forward ─► results, and inputs that were written to ─► backward ─► gradients
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tensorprobe.precheck.arguments import map_leaves, tensors_in
+from tensorprobe.precheck.rebuild import RebuiltCall
+
+__all__ = ["Side", "run_backward", "run_forward"]
+
+
+@dataclass(slots=True)
+class Side:
+    """What one side gave.
+
+    Attributes:
+        outputs: the tensors of the result, in order; plain numbers as tensors without dimensions.
+        written: inputs that the call changed and did not return, by their place among the inputs.
+        gradients: of each input tensor that wants one, by its place; None where none arrived.
+        leaves: the inputs that want gradients, by their place among the input tensors.
+        drew_random: whether random numbers were drawn.
+        seconds: the time in the call itself.
+    """
+
+    outputs: list[torch.Tensor]
+    written: dict[int, torch.Tensor] = field(default_factory=dict)
+    gradients: dict[int, torch.Tensor | None] = field(default_factory=dict)
+    leaves: dict[int, torch.Tensor] = field(default_factory=dict)
+    drew_random: bool = False
+    seconds: float = 0.0
+
+
+def run_forward(
+    call: RebuiltCall,
+    *,
+    seed: int,
+    device: torch.device,
+    with_gradients: bool,
+    copies_leaves: bool,
+    around: AbstractContextManager[Any] | None = None,
+) -> Side:
+    """Make the call and keep what it returns or writes.
+
+    Args:
+        call: the call, its tensors on the device.
+        seed: the state of the random numbers before the call.
+        device: where it runs.
+        with_gradients: whether autograd watches.
+        copies_leaves: the call may write into its inputs, which leaves of a graph do not allow.
+        around: entered around the call.
+
+    Raises:
+        Exception: whatever the call raises.
+    """
+    given = list(tensors_in((call.args, dict(call.kwargs))))
+    leaves = {
+        place: tensor
+        for place, tensor in enumerate(given)
+        if with_gradients and tensor.requires_grad
+    }
+    torch.manual_seed(seed)
+    before = _random_state(device)
+    with around or nullcontext(), torch.set_grad_enabled(with_gradients):
+        if copies_leaves and leaves:
+            swap = {id(leaf): leaf.clone() for leaf in leaves.values()}
+
+            def replaced(value: Any) -> Any:
+                return swap.get(id(value), value) if isinstance(value, torch.Tensor) else value
+
+            call = RebuiltCall(
+                call.function,
+                map_leaves(call.args, replaced),
+                map_leaves(dict(call.kwargs), replaced),
+            )
+            given = list(tensors_in((call.args, dict(call.kwargs))))
+        versions = [tensor._version for tensor in given]
+        start = _now(device)
+        result = call.run()
+        seconds = _now(device) - start
+    outputs = _outputs_of(result)
+    written = {
+        place: tensor
+        for place, (tensor, version) in enumerate(zip(given, versions, strict=True))
+        if tensor._version != version and not any(tensor is output for output in outputs)
+    }
+    if not outputs and 0 in written:
+        # A statement such as x[0] = 1: what it leaves behind is its result.
+        outputs = [written.pop(0)]
+    after = _random_state(device)
+    is_same = all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    return Side(outputs, written, leaves=leaves, drew_random=not is_same, seconds=seconds)
+
+
+def run_backward(
+    side: Side, gradients: Sequence[torch.Tensor | None], device: torch.device
+) -> None:
+    """Send gradients of the outputs back and keep those of the inputs in the side.
+
+    Args:
+        side: the forward's side.
+        gradients: one for each output; None where none is sent.
+        device: where it runs.
+
+    Raises:
+        Exception: whatever the backward raises.
+    """
+    roots, sent = [], []
+    for output, gradient in zip(side.outputs, gradients, strict=True):
+        if gradient is not None and output.requires_grad:
+            roots.append(output)
+            sent.append(gradient)
+    if not roots or not side.leaves:
+        return
+    start = _now(device)
+    found = torch.autograd.grad(roots, list(side.leaves.values()), sent, allow_unused=True)
+    side.seconds += _now(device) - start
+    side.gradients = dict(zip(side.leaves, found, strict=True))
+
+
+def _outputs_of(result: Any) -> list[torch.Tensor]:
+    tensors = list(tensors_in(result))
+    if tensors:
+        return tensors
+    numbers = result if isinstance(result, (tuple, list)) else (result,)
+    if numbers and all(isinstance(number, (bool, int, float, complex)) for number in numbers):
+        # As wide as Python's own numbers.
+        return [
+            torch.tensor(number, dtype=torch.float64)
+            if type(number) is float
+            else torch.tensor(number)
+            for number in numbers
+        ]
+    return []
+
+
+def _random_state(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def _now(device: torch.device) -> float:
+    if device.type != "cpu":
+        _synchronize(device)
+    return time.perf_counter()
+
+
+def _synchronize(device: torch.device) -> None:
+    module = getattr(torch, device.type, None)
+    if module is not None and hasattr(module, "synchronize"):
+        module.synchronize(device)

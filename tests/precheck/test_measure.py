@@ -1,0 +1,51 @@
+"""The numbers of the details, against plain arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tensorprobe.precheck.measure import measure_output
+
+
+def test_the_numbers_of_two_vectors() -> None:
+    ours, theirs = torch.tensor([1.0, 2.0, 4.0, 0.0]), torch.tensor([1.0, 2.5, 3.0, 0.0])
+    numbers = measure_output(ours, theirs)
+    assert numbers.pair.max_abs_error == 1.0
+    assert numbers.root_mean_square == pytest.approx(math.sqrt((0.25 + 1) / 4))
+    assert numbers.mean_relative == pytest.approx((0 + 0.2 + 1 / 3) / 3)
+    assert numbers.balance == 0.0
+    assert numbers.within == (0.5, 0.5, 0.5)
+    assert numbers.distance == pytest.approx(math.sqrt(1.25 / 16.25))
+    size = math.sqrt(16.25 / 4)
+    assert numbers.worst == pytest.approx(1 / (3 + size))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_units_in_the_last_place(dtype: torch.dtype) -> None:
+    one = torch.ones(4, dtype=dtype)
+    step = torch.finfo(dtype).eps
+    numbers = measure_output(one + torch.tensor([0, 1, 2, 3], dtype=dtype) * step, one)
+    assert numbers.ulp_max == 3
+    assert numbers.ulp_mean == 1.5
+
+
+def test_units_across_zero_and_equal_zeros() -> None:
+    tiny = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
+    numbers = measure_output(torch.tensor([tiny, 0.0]), torch.tensor([-tiny, -0.0]))
+    assert numbers.ulp_max == 2
+
+
+def test_non_finite_places() -> None:
+    inf, nan = float("inf"), float("nan")
+    numbers = measure_output(torch.tensor([inf, nan, 1.0]), torch.tensor([inf, 1.0, 1.0]))
+    assert numbers.nonfinite_wrong == pytest.approx(1 / 3)
+    assert numbers.distance is None
+
+
+def test_complex_numbers() -> None:
+    numbers = measure_output(torch.tensor([1 + 1j]), torch.tensor([1 + 0j]))
+    assert numbers.pair.max_abs_error == 1.0
+    assert numbers.ulp_max is None or numbers.ulp_max > 0

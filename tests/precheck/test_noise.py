@@ -1,0 +1,52 @@
+"""Rounding noise moves results by as much as rounding does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensorprobe.precheck.noise import RoundingNoise, disturb
+
+
+def noise(dtype: torch.dtype, unit: float) -> RoundingNoise:
+    return RoundingNoise(dtype, unit, torch.Generator().manual_seed(1))
+
+
+def test_what_computes_is_moved_and_what_moves_numbers_is_not() -> None:
+    tensor = torch.ones(1000, dtype=torch.float64)
+    with noise(torch.bfloat16, 2.0**-8):
+        copied = tensor.clone().reshape(10, 100).T
+        moved = tensor * 3
+    assert torch.equal(copied, torch.ones(100, 10, dtype=torch.float64))
+    error = (moved - 3).abs() / 3
+    assert 2.0**-9 < float(error.max()) <= 2.0**-8
+
+
+def test_a_kernel_of_several_steps_is_taken_apart() -> None:
+    """The gradient of one normalised element is 0, but only after a cancellation."""
+    tensor = torch.tensor([3.0], dtype=torch.float64, requires_grad=True)
+    result = torch.nn.functional.layer_norm(tensor, (1,))
+    with noise(torch.float32, 2.0**-24):
+        (gradient,) = torch.autograd.grad(result, tensor, torch.ones(1, dtype=torch.float64))
+    assert gradient.item() != 0
+    assert abs(gradient.item()) < 1e-3
+
+
+def test_a_half_overflows_on_the_way() -> None:
+    tensor = torch.tensor([300.0], dtype=torch.float32)
+    with noise(torch.float16, 2.0**-11):
+        result = (tensor * tensor) / 1000
+    assert result.item() == float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_what_is_no_float_stays(dtype: torch.dtype) -> None:
+    tensor = torch.ones(5).to(dtype)
+    disturb(tensor, 0.5, torch.Generator())
+    assert torch.equal(tensor, torch.ones(5).to(dtype))
+
+
+def test_zeros_of_inputs_stay_zero() -> None:
+    tensor = torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64)
+    disturb(tensor, 2.0**-8, torch.Generator().manual_seed(2))
+    assert tensor[0] == 0 and tensor[1] != 1 and tensor[2] < 0
