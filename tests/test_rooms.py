@@ -23,6 +23,7 @@ GROUND = {
     "textfile",
     "new_file",
     "compiled",
+    "overflow_rule",
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
@@ -34,19 +35,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "textfile": {"errors"},
     "new_file": set(),
     "compiled": set(),
+    "overflow_rule": {"errors", "names"},
     "config": {"errors", "textfile"},
     "metrics": {"errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
     "precheck": GROUND | {"summary", "store", "metrics", "report"},
+    "overflow": GROUND | {"precheck", "store", "report"},
     "report": {"compiled", "errors", "new_file", "records"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "demo": {"capture", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "__init__": {"_version", "capture", "config", "errors", "precheck", "store"},
+    "__init__": {"_version", "capture", "config", "errors", "overflow", "precheck", "store"},
 }
 # Training machines have torch, numpy and the standard library; nothing else may be needed there.
 ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
@@ -55,6 +58,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "summary": {"numpy", "torch", "triton"},
     "capture": {"numpy", "torch"},
     "metrics": {"numpy"},
+    "overflow": {"torch"},
     "precheck": {"numpy", "torch", "rich"},
     "report": {"rich"},
     "show": {"numpy", "rich"},
