@@ -8,32 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe import Dump, PrecisionDebugger, open_dump
 
-__all__ = ["WrongExp", "search", "try_search", "wrong_square"]
+__all__ = ["FaultyDevice", "search", "try_search"]
 
 
-class WrongExp(torch.autograd.Function):
-    """An exponential whose kernel is faulty: some results are infinite though they need not be."""
+class FaultyDevice(TorchDispatchMode):
+    """A device whose kernel of one operator gets the first element wrong."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        result = x.exp()
-        result[0] = float("inf")
-        ctx.save_for_backward(result)
+    def __init__(self, operator: Any, value: float = float("inf")) -> None:
+        super().__init__()
+        self._operator = operator
+        self._value = value
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is self._operator:
+            result.view(-1)[0] = self._value
         return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0] * ctx.saved_tensors[0]
-
-
-def wrong_square(x: torch.Tensor) -> torch.Tensor:
-    """Square numbers; this stands for a device whose kernel is wrong at the first element."""
-    result = torch.square(x)
-    result.view(-1)[0] = float("inf")
-    return result
 
 
 def try_search(

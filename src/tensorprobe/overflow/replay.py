@@ -118,7 +118,7 @@ class _Replaying:
             notes = ["judged by the higher precision, because the CPU lacks this dtype"]
         else:
             made = _extents(self._results(candidate))
-            overflows = find_overflow(given, made) is not None
+            overflows = _overflows(given, made)
             on_cpu = "overflows" if overflows else "finite"
             notes = []
             if overflows and not is_beyond:
@@ -147,7 +147,7 @@ class _Replaying:
         except CannotJudgeError as err:
             return str(err)
         made = _extents(self._results(candidate))
-        return "finite" if find_overflow(given, made) is None else "overflows"
+        return "overflows" if _overflows(given, made) else "finite"
 
     def _exact(self, reference: Side) -> tuple[str, bool]:
         """Return what the higher precision gave, and whether the recorded dtype cannot hold it."""
@@ -229,6 +229,11 @@ def _tensors_of(values: Iterable[Any]) -> Iterable[TensorValue]:
 
 def _has_data(value: TensorValue) -> bool:
     return value.data_name is not None or not math.prod(value.shape)
+
+
+def _overflows(given: Sequence[Extent], made: Sequence[Extent]) -> bool:
+    """Whether results are not finite, whatever was given, or newly at the limit of their dtype."""
+    return any(map(is_nonfinite, made)) or find_overflow(given, made) is not None
 
 
 def _is_number(value: Any) -> bool:
