@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,39 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe import Dump, PrecisionDebugger, open_dump
+from tensorprobe.summary.statistics import Four, Measured, StatisticsQueue
 
-__all__ = ["FaultyDevice", "search", "try_search"]
+__all__ = ["FaultyDevice", "LateStatistics", "search", "try_search"]
+
+
+class LateStatistics(StatisticsQueue):
+    """Numbers of tensors that come as those of a device do: all of a batch, when it is fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._late: deque[tuple[Measured, Four | None]] = deque()
+        self._told = 0
+
+    @property
+    def delivered(self) -> int:
+        return self._told
+
+    def ask(self, tensor: torch.Tensor) -> Measured:
+        numbers = super().ask(tensor).numbers
+        measured = Measured(None)
+        self._late.append((measured, numbers))
+        self.asked += 1
+        return measured
+
+    def poll(self) -> None:
+        """None has arrived."""
+
+    def fetch(self) -> bool:
+        has_any = bool(self._late)
+        while self._late:
+            measured, measured.numbers = self._late.popleft()
+            self._told += 1
+        return has_any
 
 
 class FaultyDevice(TorchDispatchMode):

@@ -10,10 +10,19 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-from overflow_runs import search, try_search
+from overflow_runs import LateStatistics, search, try_search
 from tensorprobe import Dump, PrecisionDebugger
 from tensorprobe.precheck.rebuild import load_tensor
 from tensorprobe.records import TensorValue
+
+
+@pytest.fixture(params=["at once", "late"], autouse=True)
+def numbers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test runs with numbers that are there at once, and with those of a device."""
+    if request.param == "late":
+        monkeypatch.setattr("tensorprobe.capture.recorder.StatisticsQueue", LateStatistics)
+    kind: str = request.param
+    return kind
 
 
 def names(dump: Dump) -> list[str]:
@@ -284,7 +293,46 @@ def test_a_watched_training_is_the_same_bit_for_bit(tmp_path: Path, level: str) 
         )
 
 
-def test_nothing_is_held_once_a_call_is_decided(tmp_path: Path) -> None:
+def test_what_waits_for_its_numbers_is_not_lost_to_what_is_written_meanwhile(
+    tmp_path: Path,
+) -> None:
+    zeros = torch.zeros(4)
+
+    def run() -> None:
+        x = zeros.clone()
+        y = torch.log(x)
+        x[:2].add_(5)
+        y.fill_(1.0)
+        z = torch.log(zeros)
+        torch.exp(torch.ones(4), out=z)
+
+    dump = search(tmp_path / "dump", run)
+    assert names(dump) == ["Torch.log.0.forward", "Torch.log.1.forward"]
+    assert dump.gaps == ()
+    for name in names(dump):
+        assert torch.equal(data_of(dump, name, side="input")[0], zeros)
+        assert torch.equal(data_of(dump, name, side="output")[0], torch.log(zeros))
+
+
+def test_no_more_is_held_than_the_budget_allows(tmp_path: Path) -> None:
+    seen: list[StorageWeakRef] = []
+
+    def run() -> None:
+        for _ in range(8):
+            x = torch.rand(100_000)
+            torch.log(x * 0)
+            seen.append(StorageWeakRef(x.untyped_storage()))
+        alive = [reference for reference in seen if not reference.expired()]
+        # A MiB, and what is made before it is noticed.
+        assert len(alive) <= 4
+
+    dump = search(tmp_path / "dump", run, memory_budget=1)
+    assert len(names(dump)) == 8
+
+
+def test_nothing_is_held_once_a_call_is_decided(tmp_path: Path, numbers: str) -> None:
+    if numbers == "late":
+        pytest.skip("the numbers come when all is over")
     seen: list[StorageWeakRef] = []
 
     def run() -> None:
@@ -299,8 +347,10 @@ def test_nothing_is_held_once_a_call_is_decided(tmp_path: Path) -> None:
 
 
 def test_inputs_that_a_backward_may_need_are_let_go_with_it_or_past_the_budget(
-    tmp_path: Path,
+    tmp_path: Path, numbers: str
 ) -> None:
+    if numbers == "late":
+        pytest.skip("the numbers come when all is over")
     seen: list[StorageWeakRef] = []
     weight = torch.ones(1, requires_grad=True)
 
