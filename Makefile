@@ -17,7 +17,7 @@ help:
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove everything that these targets made"
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/*/_*.[ch])
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/_*.[ch] src/tensorprobe/*/_*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -38,6 +38,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py
 	$(BIN)/python benchmarks/array_statistics.py
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/pair_metrics.py
+	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/capture_data.py
 

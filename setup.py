@@ -6,7 +6,8 @@ setup(
     ext_modules=[
         Extension(
             "tensorprobe.metrics._kernel",
-            ["src/tensorprobe/metrics/_kernel.c"],
+            ["src/tensorprobe/metrics/_kernel.c", "src/tensorprobe/metrics/_pair.c"],
+            depends=["src/tensorprobe/metrics/_kernel.h", "src/tensorprobe/metrics/_pair_lanes.h"],
             # The stable ABI: one build serves every Python from 3.10 on.
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
@@ -16,14 +17,14 @@ setup(
         ),
         *(
             Extension(
-                f"tensorprobe.{room}.{name}",
-                [f"src/tensorprobe/{room}/{name}.c"],
+                f"tensorprobe.{name}",
+                [f"src/tensorprobe/{name.replace('.', '/')}.c"],
                 py_limited_api=True,
                 define_macros=[("Py_LIMITED_API", "0x030A0000")],
                 extra_compile_args=["-O3"],
                 optional=True,
             )
-            for room, name in (("report", "_row_text"), ("store", "_leaf_walk"))
+            for name in ("_crc32", "report._row_text", "store._leaf_walk")
         ),
     ],
 )

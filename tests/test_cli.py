@@ -30,7 +30,9 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["show", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["show", "--help"], ["doctor", "--help"], ["compare", "--help"]]
+)
 def test_help_has_examples(arguments: list[str]) -> None:
     answer = run(*arguments)
     assert answer.returncode == 0
@@ -208,6 +210,7 @@ def test_doctor_tells_versions_devices_and_what_is_missing() -> None:
     assert "cpu" in found["devices"]
     assert {
         "compiled kernel",
+        "compiled checksum",
         "compiled reader",
         "compiled row writer",
         "triton",

@@ -19,6 +19,7 @@ def test_the_public_names() -> None:
         "RankDump",
         "TensorprobeError",
         "__version__",
+        "compare",
         "load_config",
         "module_dump",
         "module_dump_end",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         save,
         seed_all,
     )
+    from tensorprobe.compare import compare
     from tensorprobe.config import Config, load_config
     from tensorprobe.errors import TensorprobeError
     from tensorprobe.store import Dump, DumpWriter, RankDump, open_dump
@@ -31,6 +32,7 @@ __all__ = [
     "RankDump",
     "TensorprobeError",
     "__version__",
+    "compare",
     "load_config",
     "module_dump",
     "module_dump_end",
@@ -48,6 +50,7 @@ _HOMES = {
     "PrecisionDebugger": "capture",
     "RankDump": "store",
     "TensorprobeError": "errors",
+    "compare": "compare",
     "load_config": "config",
     "module_dump": "capture",
     "module_dump_end": "capture",

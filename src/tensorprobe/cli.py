@@ -27,6 +27,7 @@ examples:
   tensorprobe show dump/ Functional.linear.0.forward   everything about one call
   tensorprobe show dump/ --json | jq .name          for machines
   tensorprobe overflow dump/                        which overflows are a fault?
+  tensorprobe compare dump/ trusted/ -o result      which values differ, and the first that does
 
 Exit code 0: all is well. 2: something could not be read or used; a line says what and where.
 """
@@ -61,6 +62,23 @@ The last lines say which call, over all ranks, was the first to make a value tha
 that a dump of statistics is enough. Everything is in overflow_check_result_TIME.csv.
 
 Exit code 1: an overflow is abnormal.
+"""
+
+_COMPARE_EXAMPLES = """\
+examples:
+  tensorprobe compare dump/ trusted/                the tables go to ./output
+  tensorprobe compare dump/step0 trusted/step0 -o result --highlight --first-diff
+  tensorprobe compare a/dump.json b/dump.json --format csv,json --no-stack
+  tensorprobe compare a/dump.json b/dump.json --fuzzy
+  tensorprobe compare a/dump.json b/dump.json --mapping names.yaml
+  tensorprobe compare compare.json                  a file that names both, of the older tools
+
+CANDIDATE and REFERENCE are dumps of tensorprobe, msprobe, api_accuracy_checker or ptdbg_ascend: a
+file, a rank, a step or a whole dump path. What both hold decides what is compared: real data,
+checksums or statistics. Ranks are paired by their numbers.
+
+Exit code 0: compared, whether or not values differ; the summary and the tables say so. 2: an input
+cannot be read, or something of it is missing; what can be compared is.
 """
 
 _RUN_EXAMPLES = """\
@@ -179,6 +197,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="one JSON object per line")
     show.set_defaults(run=_show)
 
+    _add_compare(commands, common, formatter)
+
     run = commands.add_parser(
         "run",
         parents=[common],
@@ -296,6 +316,41 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     overflow.set_defaults(run=_overflow)
 
 
+def _add_compare(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    common: argparse.ArgumentParser,
+    formatter: type[argparse.HelpFormatter],
+) -> None:
+    compare = commands.add_parser(
+        "compare",
+        parents=[common],
+        help="compare the dumps of two runs",
+        description="Compare the dump of a run under test with that of a trusted run, value by "
+        "value, and write tables of what differs.",
+        epilog=_COMPARE_EXAMPLES,
+        formatter_class=formatter,
+    )
+    add = compare.add_argument
+    add("candidate", metavar="CANDIDATE", help="the run under test, or a compare.json")
+    add("reference", metavar="REFERENCE", nargs="?", help="the run that is trusted")
+    add("-o", "--output", metavar="OUT", default="./output", help="folder of the results (output)")
+    add("--fuzzy", action="store_true", help="match calls that differ in their number alone")
+    add("--mapping", metavar="MAP.yaml", help="names of values and of their partners")
+    add("--highlight", action="store_true", help="mark suspicious rows red and yellow")
+    add("--no-advice", action="store_true", help="do not write where to look first")
+    add("--first-diff", action="store_true", help="write the first call that differs as JSON")
+    stack = compare.add_mutually_exclusive_group()
+    stack.add_argument("--no-stack", action="store_true", help="leave the call stacks out")
+    stack.add_argument(
+        "--stack",
+        action="store_true",
+        help="show call stacks also if compare.json names their file",
+    )
+    add("--format", metavar="xlsx,csv,json", default="xlsx", help="what to write (xlsx)")
+    add("--jobs", metavar="N", type=int, default=0, help="threads; 0: one per core")
+    compare.set_defaults(run=_compare)
+
+
 def _help_formatter() -> type[argparse.HelpFormatter]:
     # Colours are for eyes: elsewhere they cost a tenth of a second and a package.
     if not sys.stdout.isatty():
@@ -353,6 +408,24 @@ def _precheck(arguments: argparse.Namespace) -> int:
         step=arguments.step,
         rank=arguments.rank,
         jit_compile=arguments.jit_compile,
+    )
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from tensorprobe.compare.command import compare_dumps
+
+    return compare_dumps(
+        arguments.candidate,
+        arguments.reference,
+        arguments.output,
+        fuzzy=arguments.fuzzy,
+        mapping=arguments.mapping,
+        highlight=arguments.highlight,
+        advise=not arguments.no_advice,
+        first_difference=arguments.first_diff,
+        stack=False if arguments.no_stack else True if arguments.stack else None,
+        formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
+        jobs=arguments.jobs,
     )
 
 

@@ -1,4 +1,4 @@
-"""What `make demo` runs: capture one training step of a small model, then look into the dump.
+"""What `make demo` runs: capture two runs of a small model, one with a fault, and find the fault.
 
 python -m tensorprobe.demo FOLDER
 """
@@ -6,50 +6,78 @@ python -m tensorprobe.demo FOLDER
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.compare.command import compare_dumps
 from tensorprobe.show.command import show_dump
 
 __all__ = ["main"]
 
-_CALL = "Functional.softmax.0.forward"
+_CALL = "Functional.layer_norm.0.forward"
 
 
 class Classifier(nn.Module):
-    """Two layers and a softmax."""
+    """Two layers with a normalisation between them.
 
-    def __init__(self) -> None:
+    Args:
+        has_fault: whether the normalisation adds far too large an epsilon, as a port to another
+            device may by mistake.
+    """
+
+    def __init__(self, *, has_fault: bool) -> None:
         super().__init__()
-        self.first = nn.Linear(8, 32)
+        self.first = nn.Linear(16, 32)
         self.activation = nn.GELU()
-        self.second = nn.Linear(32, 4)
-        self.output = nn.Softmax(dim=-1)
+        self.norm = nn.LayerNorm(32, eps=0.5 if has_fault else 1e-5)
+        self.last = nn.Linear(32, 4)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the chance of each class."""
-        chances: torch.Tensor = self.output(self.second(self.activation(self.first(features))))
-        return chances
+        """Return the logarithm of each class's chance."""
+        hidden = self.norm(self.activation(self.first(features)))
+        return functional.log_softmax(self.last(hidden), dim=-1)
 
 
 def main(folder: str) -> int:
-    """Capture a step of the model into a folder and show it."""
+    """Capture both runs into a folder, compare them, and look at the call that differs first."""
+    candidate, reference = Path(folder, "candidate"), Path(folder, "reference")
+    for path in (candidate, reference):
+        capture_step(path, has_fault=path is candidate)
+        _say(f"one training step was captured into {path}")
+    _say(f"\n$ tensorprobe compare {candidate} {reference} -o {folder}/result --first-diff")
+    code = compare_dumps(
+        str(candidate),
+        str(reference),
+        str(Path(folder, "result")),
+        fuzzy=False,
+        mapping=None,
+        highlight=True,
+        advise=True,
+        first_difference=True,
+        stack=None,
+        formats=["xlsx", "csv"],
+        jobs=0,
+    )
+    _say(f"\n$ tensorprobe show {candidate} {_CALL}")
+    return code or show_dump(str(candidate), _CALL)
+
+
+def capture_step(path: Path, *, has_fault: bool) -> None:
+    """Capture one training step of the model; weights and data are the same every time."""
     torch.manual_seed(0)
-    model = Classifier()
-    features = torch.randn(16, 8)
-    debugger = PrecisionDebugger(task="tensor", dump_path=folder, level="mix")
+    model = Classifier(has_fault=has_fault)
+    features, targets = torch.randn(8, 16), torch.randint(4, (8,))
+    debugger = PrecisionDebugger(task="tensor", dump_path=str(path), level="mix")
     debugger.start(model)
-    model(features).log().mean().neg().backward()
+    loss = functional.nll_loss(model(features), targets)
+    torch.autograd.backward(loss)
     debugger.stop()
     debugger.step()
     debugger.close()
-    _say(f"one training step was captured into {folder}")
-    _say(f"\n$ tensorprobe show {folder}")
-    show_dump(folder)
-    _say(f"\n$ tensorprobe show {folder} {_CALL}")
-    return show_dump(folder, _CALL)
 
 
 def _say(text: str) -> None:

@@ -16,6 +16,7 @@ import sys
 
 from tensorprobe._version import __version__
 from tensorprobe.compiled import load_compiled
+from tensorprobe.crc32 import MODULE as CRC32_MODULE
 from tensorprobe.metrics.kernel import compiled
 from tensorprobe.report.rows import Finding
 
@@ -46,6 +47,7 @@ def examine() -> list[Finding]:
         Finding("python", python),
         *_examine_torch(),
         _examine_kernel(),
+        _examine_compiled("compiled checksum", CRC32_MODULE),
         _examine_compiled("compiled reader", "tensorprobe.store._leaf_walk"),
         _examine_compiled("compiled row writer", "tensorprobe.report._row_text"),
         _examine_package("numpy", "needed for everything"),

@@ -37,13 +37,16 @@ __all__ = [
     "api_or_module_of",
     "backward_of",
     "forward_of",
+    "is_forward",
     "is_parameter_gradients",
     "kind_of_call",
+    "other_gradients_name",
     "parse_call",
     "parse_checker_call",
     "parse_ptdbg_line",
     "parse_value",
     "split_model_index",
+    "without_number",
 ]
 
 Direction = Literal["forward", "backward"]
@@ -297,6 +300,54 @@ def is_parameter_gradients(text: str) -> bool:
     True
     """
     return ".parameters_grad" in text and _CALL_PATTERNS[1].fullmatch(text) is not None
+
+
+def is_forward(text: str) -> bool:
+    """Whether a name is that of a forward call; a name that is none of ours counts as one.
+
+    >>> is_forward("Module.fc.Linear.backward.0"), is_forward("Torch.relu.0.forward")
+    (False, True)
+    """
+    try:
+        call = parse_call(text)
+    except NameFormatError:
+        return True
+    return not isinstance(call, (ApiCall, ModuleCall)) or call.direction == "forward"
+
+
+def other_gradients_name(text: str) -> str | None:
+    """Return the other spelling of the first gradients of a module: with or without a number.
+
+    >>> other_gradients_name("Module.fc.Linear.parameters_grad.0")
+    'Module.fc.Linear.parameters_grad'
+    >>> other_gradients_name("Module.fc.Linear.parameters_grad")
+    'Module.fc.Linear.parameters_grad.0'
+    """
+    match = _CALL_PATTERNS[1].fullmatch(text) if ".parameters_grad" in text else None
+    if match is None or match["number"] not in (None, "0"):
+        return None
+    return f"{text}.0" if match["number"] is None else text.removesuffix(".0")
+
+
+def without_number(text: str) -> str:
+    """Return what calls of the same API or module have in common; other texts come back.
+
+    >>> without_number("Torch.relu.3.forward"), without_number("Module.fc.Linear.backward.1")
+    ('Torch.relu.forward', 'Module.fc.Linear.backward')
+    """
+    try:
+        call = parse_call(text)
+    except NameFormatError:
+        return text
+    match call:
+        case ApiCall(api_type, api_name, _, direction):
+            return f"{api_type}.{api_name}.{direction}"
+        case ModuleCall(path, class_name, direction, _):
+            return f"{_module_text(path, class_name)}.{direction}"
+        case ParameterGradients(path, class_name, _):
+            return f"{_module_text(path, class_name)}.parameters_grad"
+        case SavedValue(name, _):
+            return f"{name}.debug"
 
 
 def split_model_index(path: str) -> tuple[int, str]:

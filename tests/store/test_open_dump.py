@@ -214,7 +214,7 @@ def test_rows_are_named_and_ordered_as_in_the_older_tools_result(peer_dumps: Pat
         # A message may run over several lines of the table; only names are rows.
         assert [row for row in rows if row in set(names)] == names, result
         checked += 1
-    assert checked > 20
+    assert checked >= 8
 
 
 def test_stacks_and_parents_are_found() -> None:

@@ -28,6 +28,7 @@ _MAYBE_OPERATORS = frozenset(
 )  # fmt: skip
 
 
+_TORCH_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
 _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
 _TORCH_FOLDER = Path(torch.__file__).parent
@@ -61,7 +62,9 @@ class FunctionWatcher(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if types and (func is torch.Tensor.backward or func in self._passes):
+        # Functions of torch that are written in Python name its own classes here too.
+        has_subclasses = bool(types) and not _TORCH_CLASSES.issuperset(types)
+        if has_subclasses and (func is torch.Tensor.backward or func in self._passes):
             # A class of the user's own has a say in it.
             return func(*args, **kwargs)
         if func is torch.Tensor.backward:
@@ -77,7 +80,7 @@ class FunctionWatcher(TorchFunctionMode):
         if api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS:
             api = _as_written(api, args)
         spelled = as_spelled(func, args, kwargs)
-        if types:
+        if has_subclasses:
             return self._watch_subclasses(api, func, args, kwargs, spelled)
         return self._session.watch_call(api, func, args, kwargs, spelled=spelled)
 

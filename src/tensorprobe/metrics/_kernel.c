@@ -11,21 +11,16 @@
  * The loops are plain C that compilers vectorise. Sums are taken in the same order on every
  * machine, without fused multiply-add: equal data give equal bits everywhere.
  *
- * The file is long because it is the only one: setup.py has one thing to compile, or to do without.
+ * Numbers about two arrays are in _pair.c; both files make one module.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_kernel.h"
 
 #include <float.h>
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
-#if defined(__clang__)
-#pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__)
-#pragma GCC optimize("fp-contract=off")
+#if defined(__x86_64__)
+#include <immintrin.h>
 #endif
 
 /* One build, the best instructions of the processor at hand. The choice needs the ifuncs of glibc;
@@ -43,93 +38,6 @@
 #define BLOCK 1024
 #define ROWS 8
 #define COLUMNS (BLOCK / ROWS)
-
-/* --- floating-point mode ----------------------------------------------------------------------
- * torch.set_flush_denormal(True) makes the processor read denormals as zeros. Statistics are about
- * the data, so the mode is put aside while we count. */
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-typedef unsigned int FloatMode;
-static FloatMode keep_denormals(void)
-{
-    FloatMode before = _mm_getcsr();
-    _mm_setcsr(before & ~0x8040u); /* flush-to-zero, denormals-are-zero */
-    return before;
-}
-static void restore_mode(FloatMode before) { _mm_setcsr(before); }
-#elif defined(__aarch64__)
-typedef uint64_t FloatMode;
-static void restore_mode(FloatMode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
-static FloatMode keep_denormals(void)
-{
-    FloatMode before;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    restore_mode(before & ~((uint64_t)1 << 24)); /* FZ */
-    return before;
-}
-#else
-typedef int FloatMode;
-static FloatMode keep_denormals(void) { return 0; }
-static void restore_mode(FloatMode before) { (void)before; }
-#endif
-
-/* --- values: any element as a double ----------------------------------------------------------*/
-
-static inline float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline float float_of_brain(uint16_t bits) { return float_of((uint32_t)bits << 16); }
-
-static inline double double_of(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint64_t bits_of(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* float16 by arithmetic, since not every processor has a conversion and a branch would not
- * vectorise. The exponent moves from bias 15 to bias 127. A denormal m * 2^-24 now reads
- * x = 2^-15 * (1 + m / 2^10), and 2x - 2^-14 is what it should be; all other x are at least 2^-14,
- * so that `below` is 0 for them. Infinities come out as 65536, NaN as more: see load_float16. */
-static inline float float_of_half(uint16_t half)
-{
-    int32_t magnitude = (half & 0x7FFF) << 13;
-    float x = float_of((uint32_t)(magnitude + (112 << 23)));
-    float below = x - 0x1p-14f;
-    below = below < 0.0f ? below : 0.0f;
-    x += below;
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return float_of(bits | ((uint32_t)(int16_t)half & 0x80000000));
-}
-
-/* 64-bit integers, for which vector units have no conversion before AVX-512: the halves are made
- * the mantissas of 2^52 and 2^84, and the last addition alone rounds. */
-static inline double double_of_uint64(uint64_t x)
-{
-    double low = double_of((x & 0xFFFFFFFF) | 0x4330000000000000);
-    double high = double_of((x >> 32) | 0x4530000000000000);
-    return (high - (0x1p84 + 0x1p52)) + low;
-}
-
-static inline double double_of_int64(int64_t x)
-{
-    double low = double_of(((uint64_t)x & 0xFFFFFFFF) | 0x4330000000000000);
-    double high = double_of(((uint64_t)x >> 32) ^ 0x4530000080000000);
-    return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
-}
 
 /* --- ranks: any element as an integer in the same order ---------------------------------------
  * Integer maxima vectorise and do not depend on the order of reading, not even for -0.0 and 0.0.
@@ -208,9 +116,63 @@ LOAD(uint16, uint16_t, narrow, uint16_t, uint16_t, SAME, SAME, IS_ZERO, SAME)
 LOAD(uint8, uint8_t, narrow, uint8_t, int16_t, SAME, SAME, IS_ZERO, SAME)
 LOAD(bool, uint8_t, narrow, uint8_t, int16_t, IS_TRUE, SAME, IS_ZERO, IS_TRUE)
 
+#if defined(__x86_64__)
+/* The same with the processor's own conversion, which also knows infinities and NaN. */
+__attribute__((target("avx2,f16c"))) static Extremes convert_half(const char *source, int n,
+                                                                  Values *values)
+{
+    __m256i max = _mm256_set1_epi16(INT16_MIN), min = _mm256_set1_epi16(INT16_MAX);
+    __m256i zeros = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 16) {
+        __m256i x;
+        if (n - i >= 16)
+            x = _mm256_loadu_si256((const void *)(source + 2 * (size_t)i));
+        else {
+            /* Fill up with the last element, whose zeros are taken back below. */
+            uint16_t tail[16];
+            for (int k = 0; k < 16; k++)
+                memcpy(&tail[k], source + 2 * (size_t)(i + k < n ? i + k : n - 1), 2);
+            x = _mm256_loadu_si256((const void *)tail);
+        }
+        __m256i sign = _mm256_srli_epi16(_mm256_srai_epi16(x, 15), 1);
+        __m256i place = _mm256_xor_si256(x, sign);
+        max = _mm256_max_epi16(max, place);
+        min = _mm256_min_epi16(min, place);
+        zeros = _mm256_sub_epi16(
+            zeros, _mm256_cmpeq_epi16(_mm256_slli_epi16(x, 1), _mm256_setzero_si256()));
+        float wide[16];
+        float *to = n - i >= 16 ? values->narrow + i : wide;
+        _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm256_castsi256_si128(x)));
+        _mm256_storeu_ps(to + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+        if (n - i < 16)
+            memcpy(values->narrow + i, wide, (size_t)(n - i) * sizeof *wide);
+    }
+    int16_t tops[16], bottoms[16], counts[16];
+    _mm256_storeu_si256((void *)tops, max);
+    _mm256_storeu_si256((void *)bottoms, min);
+    _mm256_storeu_si256((void *)counts, zeros);
+    int16_t top = tops[0], bottom = bottoms[0];
+    int64_t zero_count = 0;
+    for (int k = 0; k < 16; k++) {
+        top = tops[k] > top ? tops[k] : top;
+        bottom = bottoms[k] < bottom ? bottoms[k] : bottom;
+        zero_count += counts[k];
+    }
+    uint16_t last;
+    memcpy(&last, source + 2 * (size_t)(n - 1), sizeof last);
+    if (IS_ZERO16(last))
+        zero_count -= (16 - n % 16) % 16;
+    return (Extremes){HALF_RANK(top), HALF_RANK(bottom), zero_count};
+}
+#endif
+
 /* The extremes tell whether there is anything to mend. */
 static Extremes load_float16(const char *source, int n, Values *values)
 {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        return convert_half(source, n, values);
+#endif
     Extremes extremes = load_half(source, n, values);
     if (extremes.max >= rank_of_double(65536.0) || extremes.min <= rank_of_double(-65536.0))
         for (int i = 0; i < n; i++) {
@@ -391,6 +353,11 @@ static void add_block(Statistics *statistics, const char *source, int n, const T
 {
     Values values;
     Extremes extremes = type->load(source, n, &values);
+    /* Processors fetch memory ahead by themselves only to the end of a page, and a block of wide
+     * elements is that long: the next one comes while this one is summed. */
+    if (type->size >= 4)
+        for (size_t ahead = 0, size = (size_t)n * type->size; ahead < size; ahead += 64)
+            __builtin_prefetch(source + size + ahead);
     Sums sums = type->form == WIDE ? sum_wide(&values, n) : sum_narrow(&values, n);
     double largest_square = BIG_LIMIT * BIG_LIMIT, smallest_square = SMALL_LIMIT * SMALL_LIMIT;
     int plain = sums.squares >= smallest_square && sums.squares <= largest_square;
@@ -505,7 +472,7 @@ static const Type *parse_type(PyObject *name)
     return NULL;
 }
 
-static int check_argument_count(Py_ssize_t got, Py_ssize_t wanted)
+int check_argument_count(Py_ssize_t got, Py_ssize_t wanted)
 {
     if (got != wanted)
         PyErr_Format(PyExc_TypeError, "got %zd arguments, wanted %zd", got, wanted);
@@ -623,13 +590,15 @@ static PyMethodDef METHODS[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL, measure_doc},
     {"histogram", (PyCFunction)(void (*)(void))histogram, METH_FASTCALL, histogram_doc},
     {"count_bytes", (PyCFunction)(void (*)(void))count_bytes, METH_FASTCALL, count_bytes_doc},
+    {"measure_pair", (PyCFunction)(void (*)(void))measure_pair, METH_FASTCALL, measure_pair_doc},
+    {"pair_variants", pair_variants, METH_NOARGS, pair_variants_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef MODULE = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_kernel",
-    .m_doc = "Statistics of one array; tensorprobe.metrics.statistics is the way in.",
+    .m_doc = "Numbers of arrays; tensorprobe.metrics.statistics and .pair are the ways in.",
     .m_size = 0,
     .m_methods = METHODS,
 };

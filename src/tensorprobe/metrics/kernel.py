@@ -1,8 +1,8 @@
 """The one place that says whether the compiled kernel is there, and hands it out.
 
-`_kernel.c` is compiled when tensorprobe is installed. Without a C compiler the install succeeds
-all the same and numpy does the work, slower and with the same meaning. That is said once per
-process, in the log, when the kernel is first wanted.
+`_kernel.c` and `_pair.c` are compiled when tensorprobe is installed. Without a C compiler the
+install succeeds all the same and numpy does the work, slower and with the same meaning. That is
+said once per process, in the log, when the kernel is first wanted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _draws = itertools.count()
 
 
 class Kernel(Protocol):
-    """What `_kernel.c` offers. Addresses are integers; the caller keeps the memory alive."""
+    """What the compiled module offers. Addresses are integers; the caller keeps memory alive."""
 
     def measure(
         self, address: int, count: int, type_name: str, /
@@ -53,6 +53,46 @@ class Kernel(Protocol):
         /,
     ) -> None:
         """Add contiguous elements to the int64 counts of equally wide bins."""
+        ...
+
+    def measure_pair(
+        self,
+        candidate_address: int,
+        candidate_type: str | int,
+        reference_address: int,
+        reference_type: str | int,
+        count: int,
+        candidate_factor: float,
+        reference_factor: float,
+        difference_factor: float,
+        variant: str,
+        /,
+    ) -> tuple[
+        float,
+        float,
+        float,
+        float,
+        float,
+        int,
+        float,
+        tuple[int, int, int, int],
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        float,
+        float,
+    ]:
+        """Return the fields of `pair_numpy.PiecePair` for contiguous elements of both sides.
+
+        A type that is an integer is the address of the 256 float32 that 8-bit elements stand for.
+        """
+        ...
+
+    def pair_variants(self) -> list[str]:
+        """Return which variants of `measure_pair` this machine can run, the fastest first."""
         ...
 
     def count_bytes(self, address: int, count: int, counts_address: int, /) -> None:
@@ -108,7 +148,8 @@ def _import_kernel() -> Kernel | str:
         return f"there was no C compiler when tensorprobe was installed ({again})"
     except ImportError as err:
         return f"it does not load here: {err}"
-    if not all(hasattr(module, name) for name in ("measure", "histogram", "count_bytes")):
+    doors = ("measure", "histogram", "count_bytes", "measure_pair", "pair_variants")
+    if not all(hasattr(module, name) for name in doors):
         # An editable install keeps the old file when _kernel.c changes.
         return "it was built from an older source (install tensorprobe again)"
     return cast(Kernel, module)

@@ -17,6 +17,7 @@ __all__ = [
     "PairNumbers",
     "Unavailable",
     "cosine",
+    "equal_pair",
     "error_ratio",
     "euclidean_distance",
     "max_absolute_error",
@@ -62,9 +63,10 @@ class PairNumbers:
         opposite_infinities: those of `inf_mismatch` that are infinite on both sides.
         candidate_nonfinite: how many are NaN or infinite in the candidate.
         reference_nonfinite: how many are NaN or infinite in the reference.
-        both_zero: how many are 0 on both sides.
-        reference_zero: how many are 0 in the reference, the candidate being finite.
         scales: what the sums are measured in; 1.0 but for extreme float64.
+        was_read: whether the elements were read. If not, both sides are known to be the same data
+            by other means (see `equal_pair`), and sums and counts of what is not finite are
+            unknown: NaN and -1.
     """
 
     count: int
@@ -82,9 +84,8 @@ class PairNumbers:
     opposite_infinities: int
     candidate_nonfinite: int
     reference_nonfinite: int
-    both_zero: int
-    reference_zero: int
     scales: Scales = NO_SCALES
+    was_read: bool = True
 
     @property
     def equal(self) -> bool:
@@ -95,6 +96,40 @@ class PairNumbers:
     def nonfinite_places_match(self) -> bool:
         """Whether NaN stand where NaN stand, and infinities where the same infinities do."""
         return not self.nan_mismatch and not self.inf_mismatch
+
+
+def equal_pair(count: int) -> PairNumbers:
+    """Return the numbers of two sides that are known to be the same data, without reading them.
+
+    The same file on both sides, or equal checksums, tell it. All metrics follow: NaN and infinities
+    stand in the same places, and zeros point the way that zeros do. Only `scalar_errors` asks for
+    the value.
+
+    Args:
+        count: the number of elements of either side.
+
+    >>> numbers = equal_pair(12)
+    >>> cosine(numbers), max_relative_error(numbers), error_ratio(numbers, 1e-3)
+    (1.0, 0.0, 1.0)
+    """
+    return PairNumbers(
+        count=count,
+        dot=math.nan,
+        candidate_squares=math.nan,
+        reference_squares=math.nan,
+        difference_squares=0.0,
+        max_abs_error=0.0,
+        max_abs_index=-1,
+        max_relative_error=0.0,
+        within=(count, count, count, count),
+        unequal=0,
+        nan_mismatch=0,
+        inf_mismatch=0,
+        opposite_infinities=0,
+        candidate_nonfinite=-1,
+        reference_nonfinite=-1,
+        was_read=False,
+    )
 
 
 def cosine(numbers: PairNumbers) -> float | Unavailable:
@@ -113,9 +148,9 @@ def cosine(numbers: PairNumbers) -> float | Unavailable:
     if numbers.count == 1:
         return Unavailable.ONE_ELEMENT
     squares, reference_squares = numbers.candidate_squares, numbers.reference_squares
+    if numbers.equal:
+        return 1.0
     if not squares or not reference_squares:
-        if squares == reference_squares:
-            return 1.0
         return Unavailable.REFERENCE_ZERO if squares else Unavailable.CANDIDATE_ZERO
     # Rounding may lead past 1 by a few units of the last place.
     angle = numbers.dot / (math.sqrt(squares) * math.sqrt(reference_squares))
@@ -149,10 +184,10 @@ def relative_distance(numbers: PairNumbers) -> float | Unavailable:
     distance = euclidean_distance(numbers)
     if isinstance(distance, Unavailable):
         return distance
+    if numbers.equal:
+        return 0.0
     size = math.sqrt(numbers.reference_squares) * numbers.scales.reference
-    if not size:
-        return math.inf if distance else 0.0
-    return distance / size
+    return distance / size if size else math.inf
 
 
 def max_absolute_error(numbers: PairNumbers) -> float | Unavailable:
@@ -213,7 +248,7 @@ def scalar_errors(numbers: PairNumbers) -> tuple[float, float]:
     where one side is.
 
     Raises:
-        ValueError: there is not exactly one element.
+        ValueError: there is not exactly one element, or it was not read.
 
     >>> from tensorprobe.metrics.pair import measure_arrays
     >>> import numpy as np
@@ -222,8 +257,8 @@ def scalar_errors(numbers: PairNumbers) -> tuple[float, float]:
     >>> scalar_errors(measure_arrays(np.array(np.inf), np.array(np.inf)))
     (nan, nan)
     """
-    if numbers.count != 1:
-        raise ValueError(f"got {numbers.count} elements, wanted one")
+    if numbers.count != 1 or not numbers.was_read:
+        raise ValueError(f"got {numbers.count} elements, wanted one that was read")
     if not numbers.candidate_nonfinite and not numbers.reference_nonfinite:
         return numbers.max_abs_error, numbers.max_relative_error
     if not numbers.inf_mismatch:

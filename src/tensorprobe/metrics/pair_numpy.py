@@ -57,8 +57,6 @@ class PiecePair(NamedTuple):
     opposite_infinities: int
     candidate_nonfinite: int
     reference_nonfinite: int
-    both_zero: int
-    reference_zero: int
     candidate_peak: float
     reference_peak: float
 
@@ -120,8 +118,6 @@ def measure_values(
         opposite_infinities=opposite,
         candidate_nonfinite=int(np.count_nonzero(special_a)),
         reference_nonfinite=int(np.count_nonzero(special_b)),
-        both_zero=int(np.count_nonzero((own_sizes == 0) & (sizes == 0) & ~special)),
-        reference_zero=int(np.count_nonzero((sizes == 0) & ~special)),
         candidate_peak=float(own_sizes.max(initial=0.0)),
         reference_peak=float(sizes.max(initial=0.0)),
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,12 +19,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tensorprobe.cores import count_cores
 from tensorprobe.dtypes import DType, widen
 from tensorprobe.metrics import statistics_numpy
 from tensorprobe.metrics.kernel import Kernel, load_kernel
 from tensorprobe.metrics.statistics_numpy import UNITS, PieceStatistics
 
-__all__ = ["ArrayStatistics", "count_cores", "count_into_bins", "measure_array"]
+__all__ = ["ArrayStatistics", "count_into_bins", "measure_array"]
 
 Array = npt.NDArray[Any]
 Total = TypeVar("Total")
@@ -244,13 +244,6 @@ def _share_pieces(
 
     with ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe") as pool:
         return list(pool.map(take_share, range(workers)))
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 # --- one piece -----------------------------------------------------------------------------------

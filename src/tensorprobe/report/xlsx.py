@@ -15,9 +15,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+
+# xml.sax would bring urllib, ssl and email with it, which take long to import.
+from html import escape
 from itertools import chain, islice
 from typing import IO, NamedTuple
-from xml.sax.saxutils import escape, quoteattr
 
 from tensorprobe.errors import ReportError
 from tensorprobe.report.table import Cell, Table, new_report
@@ -263,7 +265,7 @@ def _relations(targets: Sequence[tuple[str, str]]) -> str:
 
 def _workbook(sheets: Sequence[_Sheet]) -> str:
     listed = "".join(
-        f'<sheet name={quoteattr(sheet.title)} sheetId="{number}" r:id="rId{number}"/>'
+        f'<sheet name="{escape(sheet.title)}" sheetId="{number}" r:id="rId{number}"/>'
         for number, sheet in enumerate(sheets, start=1)
     )
     # Excel looks here for the cells that a filter covers.

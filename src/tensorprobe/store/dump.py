@@ -181,8 +181,24 @@ class RankDump:
         """
         if tensor.data_name is None:
             raise DumpError(f"{self.path}: this tensor has statistics only, no data file")
+        return self.load_file(tensor.data_name)
+
+    def data_file(self, data_name: str) -> Path:
+        """Return the path of a tensor's data, which may be missing.
+
+        Raises:
+            UnsafeFileError: the name leads out of the dump's folder.
+        """
+        return self._data.path_of(data_name)
+
+    def load_file(self, data_name: str) -> TensorData:
+        """Map the data of a tensor by its file's name; nothing is read before it is looked at.
+
+        Raises:
+            DumpError: the file is missing, damaged or unsafe.
+        """
         try:
-            return self._data.load(tensor.data_name)
+            return self._data.load(data_name)
         except DumpError as err:
             self._add_gap(str(err))
             raise

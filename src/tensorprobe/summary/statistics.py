@@ -180,7 +180,8 @@ def _measure_small(tensor: torch.Tensor) -> Four | None:
     name = _KERNEL_NAMES.get(tensor.dtype)
     kernel = _kernel()
     count = tensor.numel()
-    if kernel is None or name is None or count > _SMALL:
+    # Memory of a view that negates does not hold its numbers.
+    if kernel is None or name is None or count > _SMALL or tensor.is_neg():
         return None
     if not tensor.is_contiguous():
         layout = merged_layout(tensor)

@@ -1,0 +1,107 @@
+"""Say which value is the first that fails, and what is the likely cause."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tensorprobe.errors import NameFormatError
+from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, SavedValue, parse_call
+
+__all__ = ["Advice", "Failure", "advise"]
+
+# Operations that add in an order of their own on accelerators: two runs of one machine may differ.
+_NONDETERMINISTIC = (
+    "bincount", "conv", "ctc_loss", "cumsum", "embedding", "gather", "grid_sample", "histc",
+    "index_add", "index_copy", "index_put", "interpolate", "kthvalue", "max_pool", "median",
+    "put_", "repeat_interleave", "scatter", "upsample",
+)  # fmt: skip
+_RANDOM = ("alpha_dropout", "bernoulli", "dropout", "multinomial", "normal", "rand", "uniform")
+
+_ALL_WELL = "Every value that was compared meets the requirements."
+_INPUT = (
+    "This value already differs when it goes in, and no call before it fails. 1. See where it "
+    "comes from: data, weights, or a call that was not captured. 2. See whether a call that works "
+    "in place has overwritten it; then that call is at fault. 3. Otherwise memory may be corrupted."
+)
+_FORWARD = (
+    "What goes in agrees and what comes out does not: this operation computes something else. "
+    "Check its implementation, precision and arguments on both sides."
+)
+_GRADIENT_IN = (
+    "The gradient that arrives here already differs although no gradient before it fails: see "
+    "whether the forward results above this call, or the loss, differ slightly."
+)
+_BACKWARD = (
+    "This gradient is the first that differs: check how the operation's backward pass is computed."
+)
+_SAVED = "This saved value is the first that differs: see what was computed since the one before."
+_UNCERTAIN = (
+    " This operation may add in an order of its own: repeat both runs with seed_all(mode=True)."
+)
+_DRAWN = " This operation draws random numbers: repeat both runs with seed_all(rm_dropout=True)."
+
+
+class Failure(NamedTuple):
+    """The first row that fails.
+
+    Attributes:
+        line: its number from 0.
+        name: its value.
+        call: the call that it belongs to.
+        state: input, parameters, output or value.
+        unequal_arguments: what plain arguments of that call the two runs do not share.
+    """
+
+    line: int
+    name: str
+    call: str
+    state: str
+    unequal_arguments: tuple[str, ...] = ()
+
+
+class Advice(NamedTuple):
+    """What is said about a comparison, line by line."""
+
+    line: str
+    node: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"Line: {self.line}\nSuspect Nodes: {self.node}\nExpert Advice: {self.text}\n"
+
+
+def advise(failure: Failure | None) -> Advice:
+    """Return the advice for the first failure of a comparison, or that there is none.
+
+    >>> print(advise(None), end="")
+    Line: NA
+    Suspect Nodes: NA
+    Expert Advice: Every value that was compared meets the requirements.
+    """
+    if failure is None:
+        return Advice("NA", "NA", _ALL_WELL)
+    text = _cause(failure)
+    if failure.unequal_arguments:
+        text += f" Its arguments differ: {'; '.join(failure.unequal_arguments)}."
+    return Advice(str(failure.line), failure.name, text)
+
+
+def _cause(failure: Failure) -> str:
+    try:
+        call = parse_call(failure.call)
+    except NameFormatError:
+        return _FORWARD
+    match call:
+        case SavedValue():
+            return _SAVED if call.gradient_of is None else _BACKWARD
+        case ParameterGradients():
+            return _BACKWARD
+        case ApiCall() | ModuleCall():
+            is_forward = call.direction == "forward"
+    if failure.state != "output":
+        return _INPUT if is_forward else _GRADIENT_IN
+    text = _FORWARD if is_forward else _BACKWARD
+    name = call.api_name if isinstance(call, ApiCall) else call.class_name.lower()
+    if any(part in name for part in _RANDOM):
+        return text + _DRAWN
+    return text + _UNCERTAIN if any(part in name for part in _NONDETERMINISTIC) else text

@@ -1,0 +1,88 @@
+"""`tensorprobe compare`: compare, show how it goes, and say what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorprobe.compare.inputs import read_inputs
+from tensorprobe.compare.result import ComparisonResult, PartResult
+from tensorprobe.compare.run import compare
+from tensorprobe.report.compare_text import (
+    PartSummary,
+    print_call,
+    print_summary,
+    show_progress,
+)
+
+__all__ = ["compare_dumps"]
+
+_EXAMPLES = 3
+_KINDS = {"tensor": "real data", "statistics": "statistics", "md5": "checksums"}
+
+
+def compare_dumps(
+    candidate: str,
+    reference: str | None,
+    output: str,
+    *,
+    fuzzy: bool,
+    mapping: str | None,
+    highlight: bool,
+    advise: bool,
+    first_difference: bool,
+    stack: bool | None,
+    formats: Sequence[str],
+    jobs: int,
+) -> int:
+    """Compare two dumps and print what came out.
+
+    Returns:
+        The exit code: 2 if something of the input is missing or damaged. That values differ is a
+        result, not an error.
+
+    Raises:
+        TensorprobeError: nothing can be compared, or the results cannot be written.
+    """
+    prints_log = reference is None and read_inputs(candidate).prints_log
+    with show_progress() as progress:
+        result = compare(
+            candidate,
+            reference,
+            output,
+            fuzzy=fuzzy,
+            mapping=mapping,
+            highlight=highlight,
+            advise=advise,
+            first_difference=first_difference,
+            stack=stack,
+            formats=formats,
+            jobs=jobs,
+            log=print_call if prints_log else None,
+            progress=progress,
+        )
+    missing = _missing(result)
+    print_summary([_summary(part) for part in result.parts], result.extra_files, missing)
+    return 2 if missing else 0
+
+
+def _missing(result: ComparisonResult) -> list[str]:
+    return [*result.problems, *(str(gap) for part in result.parts for gap in part.gaps)]
+
+
+def _summary(part: PartResult) -> PartSummary:
+    tally = part.tally
+    failure = tally.first_failure
+    return PartSummary(
+        label=part.label,
+        kind=_KINDS[part.mode],
+        compared=tally.compared,
+        passed=tally.passed,
+        failed=tally.failed,
+        open=tally.open,
+        unmatched=tally.unmatched,
+        reference_only=part.reference_only,
+        examples=part.unmatched[:_EXAMPLES],
+        first_failure=None if failure is None else failure.name,
+        advice=part.advice.text if part.advice is not None and failure is not None else "",
+        files=part.files,
+    )

@@ -1,0 +1,162 @@
+"""What is to be compared: two dumps, given by their paths or by a compare.json; ranks in pairs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tensorprobe.errors import ConfigError
+from tensorprobe.store import Dump, RankDump
+from tensorprobe.textfile import read_json, read_yaml, show_path
+
+__all__ = ["Inputs", "PartPair", "pair_parts", "read_inputs", "read_mapping"]
+
+# Each field under the names that it had over the years, the newest first.
+_FIELDS = {
+    "candidate": ("npu_path", "npu_json_path", "npu_pkl_path"),
+    "reference": ("bench_path", "bench_json_path", "bench_pkl_path"),
+    "stack": ("stack_path", "stack_json_path"),
+    "log": ("is_print_compare_log",),
+}
+# Known from older tools; a dump's data are found beside it.
+_IGNORED = frozenset(("npu_dump_data_dir", "bench_dump_data_dir"))
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Two dumps to compare, and what a compare.json says about how.
+
+    Attributes:
+        candidate: the run under test.
+        reference: the trusted run.
+        names_stack: whether a stack file was named; then stacks are only shown on request.
+        prints_log: whether every call gets a line on the screen.
+    """
+
+    candidate: Path
+    reference: Path
+    names_stack: bool = False
+    prints_log: bool = False
+
+
+def read_inputs(path: str | os.PathLike[str]) -> Inputs:
+    """Read a compare.json; its paths are meant from here or, failing that, from beside it.
+
+    Raises:
+        ConfigError: it cannot be read, or lacks a path, or a field holds something else.
+    """
+    where = show_path(path)
+    if Path(path).is_dir():
+        raise ConfigError(
+            f"{where} is one dump alone; give the trusted one behind it, or a compare.json"
+        )
+    raw = read_json(path, error=ConfigError)
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{where}: wanted an object with npu_path and bench_path")
+    return inputs_of(raw, where=where, beside=Path(path).parent)
+
+
+def inputs_of(raw: Mapping[str, Any], *, where: str, beside: Path) -> Inputs:
+    """Check the fields of a compare.json, or of the mapping that older functions take."""
+    known = {name for names in _FIELDS.values() for name in names} | _IGNORED
+    for key in raw:
+        if key not in known:
+            raise ConfigError(f"{where}: the field {key!r} is not known; known are {sorted(known)}")
+    candidate, reference = (
+        _path(raw, field, where, beside, required=True) for field in ("candidate", "reference")
+    )
+    stack = _path(raw, "stack", where, beside, required=False)
+    log = raw.get("is_print_compare_log", True)
+    if not isinstance(log, bool):
+        raise ConfigError(f"{where}: is_print_compare_log is {log!r}, wanted true or false")
+    if candidate is None or reference is None:
+        raise ConfigError(f"{where}: both npu_path and bench_path are needed")
+    return Inputs(candidate, reference, names_stack=stack is not None, prints_log=log)
+
+
+def _path(
+    raw: Mapping[str, Any], field: str, where: str, beside: Path, *, required: bool
+) -> Path | None:
+    key = next((name for name in _FIELDS[field] if raw.get(name)), None)
+    if key is None:
+        if required:
+            raise ConfigError(
+                f"{where}: {_FIELDS[field][0]} is missing; give a dump.json or a step folder"
+            )
+        return None
+    value = raw[key]
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: {key} is {value!r}, wanted a path")
+    path = Path(value)
+    try:
+        is_beside = not path.exists() and (beside / path).exists()
+    except (OSError, ValueError) as err:
+        raise ConfigError(f"{where}: {key} is no path that can exist: {err}") from err
+    return beside / path if is_beside else path
+
+
+def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read a mapping file: names of the candidate's values to names of the reference's.
+
+    Raises:
+        ConfigError: it cannot be read or is no such mapping.
+    """
+    where = show_path(path)
+    raw = read_yaml(path, error=ConfigError)
+    if not isinstance(raw, dict) or not raw:
+        raise ConfigError(f"{where}: wanted lines such as 'name of one value: name of another'")
+    for key, value in raw.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ConfigError(f"{where}: {key!r}: {value!r} is no pair of names")
+    return raw
+
+
+class PartPair(NamedTuple):
+    """The dumps of one rank and step of both runs."""
+
+    candidate: RankDump
+    reference: RankDump
+
+
+def pair_parts(candidate: Dump, reference: Dump) -> tuple[list[PartPair], list[str]]:
+    """Pair the ranks of two dumps by number; what has no partner is named.
+
+    A single part on each side is a pair whatever its rank and step: it was meant.
+    """
+    ours, theirs = _distinct(candidate.parts), _distinct(reference.parts)
+    if len(candidate.parts) == len(reference.parts) == 1:
+        return [PartPair(candidate.parts[0], reference.parts[0])], []
+    drops_step = len(candidate.steps) == len(reference.steps) == 1
+    pairs = []
+    problems = []
+    waiting = {_key(part, position, drops_step): part for position, part in theirs}
+    for position, part in ours:
+        partner = waiting.pop(_key(part, position, drops_step), None)
+        if partner is None:
+            problems.append(f"{part.label} is not in the reference; it was not compared")
+        else:
+            pairs.append(PartPair(part, partner))
+    problems += [f"{part.label} is not in the candidate" for part in waiting.values()]
+    return pairs, problems
+
+
+def _distinct(parts: Sequence[RankDump]) -> list[tuple[int, RankDump]]:
+    """Number the parts that have no rank: process ids differ from run to run."""
+    numbered = []
+    count: dict[tuple[Any, ...], int] = {}
+    for part in parts:
+        group = (part.info.step, part.info.level == "debug")
+        position = count.get(group, 0)
+        if part.info.rank is None:
+            count[group] = position + 1
+        numbered.append((position, part))
+    return numbered
+
+
+def _key(part: RankDump, position: int, drops_step: bool) -> tuple[Any, ...]:
+    info = part.info
+    place = ("rank", info.rank) if info.rank is not None else ("position", position)
+    return (None if drops_step else info.step, info.level == "debug", *place)

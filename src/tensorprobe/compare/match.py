@@ -1,0 +1,245 @@
+"""Match the calls of two dumps, and the values of matched calls.
+
+    exact    the same name; a mapping file names other partners for single values
+    fuzzy    both runs' calls are aligned in their order; only the call number may differ
+
+A pair of values has the same place in its call, the same shape, and dtypes that may be compared.
+Calls and values without a partner stay in the result, and a note says what comes nearest.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from tensorprobe.compare.align import align_names
+from tensorprobe.compare.gradient_order import argument_order
+from tensorprobe.compare.leaves import row_name
+from tensorprobe.names import other_gradients_name, without_number
+from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import CallLeaves, Leaf
+
+__all__ = ["MatchedCall", "Matcher", "Pair", "UnmatchedNote"]
+
+# Values of these dtypes are worth comparing with each other: one run may be of lower precision.
+_COMPARABLE_DTYPES = frozenset(("torch.float16", "torch.float32", "torch.bfloat16"))
+_LISTED_NOTES = 10_000
+_NEAREST = 3
+# A search looks at every name that starts alike: more of them would take longer than comparing.
+_MOST_SEARCHES = 100
+_MOST_SUGGESTIONS = 1_000
+_NO_CALL = "the reference has no such call"
+_NO_CANDIDATE_CALL = "the candidate has no such call"
+_NOT_THERE = "the mapping names it, but the dump does not have it"
+
+
+class Pair(NamedTuple):
+    """A value of the candidate and its partner, which may be of another call."""
+
+    candidate: Leaf
+    reference: Leaf | None
+    reference_call: str
+    is_transposed: bool = False
+
+
+class MatchedCall(NamedTuple):
+    """One call of the candidate with its values' partners."""
+
+    name: str
+    pairs: list[Pair]
+
+
+class UnmatchedNote(NamedTuple):
+    """Something that only one run has: whose, what, and why it has no partner."""
+
+    side: str
+    name: str
+    why: str
+
+
+class Matcher:
+    """Walks the candidate's calls and finds their partners.
+
+    Args:
+        candidate: the run under test.
+        reference: the trusted run.
+        fuzzy: whether calls may differ in their number.
+        mapping: names of values of the candidate, and of their partners in the reference.
+
+    Attributes:
+        notes: what has no partner, up to a limit.
+        unlisted: how many more there are.
+        reference_only: how many calls and values only the reference has.
+    """
+
+    def __init__(
+        self,
+        candidate: RankDump,
+        reference: RankDump,
+        *,
+        fuzzy: bool = False,
+        mapping: Mapping[str, str] | None = None,
+    ) -> None:
+        self.notes: list[UnmatchedNote] = []
+        self.unlisted = 0
+        self.reference_only = 0
+        self._candidate, self._reference = candidate, reference
+        self._names = frozenset(reference.names)
+        self._partners = align_names(candidate.names, reference.names) if fuzzy else None
+        self._mapping = mapping or {}
+        self._mapped: dict[str, tuple[str, Leaf]] = {}
+        self._waiting: dict[str, CallLeaves] = {}
+        self._used: set[str] = set()
+        self._named: set[str] = set()
+        self._seen: set[str] = set()
+        self._reader = reference.read_leaves()
+        self._by_kind: dict[str, dict[str, list[str]]] = {}
+        self._searches = 0
+        tools = {candidate.info.tool, reference.info.tool}
+        self._orders_differ = tools == {"tensorprobe", "msprobe"}
+
+    def calls(self) -> Iterator[MatchedCall]:
+        """Yield every call of the candidate, in its order; then the notes are complete."""
+        if self._mapping:
+            self._read_mapped()
+        for call in self._candidate.read_leaves():
+            partner = self._partner_of(call.name)
+            yield MatchedCall(call.name, self._pairs(call, partner))
+        for name in self._reference.names:
+            if name not in self._used and name not in self._named:
+                self._note("reference", name, _NO_CANDIDATE_CALL)
+        for ours, theirs in self._mapping.items():
+            if ours not in self._seen:
+                self._note("candidate", ours, _NOT_THERE)
+            if theirs not in self._mapped:
+                self._note("reference", theirs, _NOT_THERE)
+
+    def _read_mapped(self) -> None:
+        """Keep the reference's values that a mapping names, whatever call they are of."""
+        wanted = set(self._mapping.values())
+        for call in self._reference.read_leaves():
+            for leaf in call.leaves:
+                name = row_name(call.name, leaf)
+                if name in wanted:
+                    self._mapped[name] = (call.name, leaf)
+
+    def _partner_of(self, name: str) -> CallLeaves | None:
+        wanted: str | None = name
+        if self._partners is not None:
+            wanted = self._partners.get(name)
+        elif name not in self._names:
+            wanted = other_gradients_name(name)
+        if wanted is None or wanted not in self._names or wanted in self._used:
+            return None
+        # Both runs are mostly in the same order: what is wanted comes next, and little waits.
+        while wanted not in self._waiting:
+            read = next(self._reader, None)
+            if read is None:
+                return None  # its record is damaged
+            self._waiting[read.name] = read
+        self._used.add(wanted)
+        return self._waiting.pop(wanted)
+
+    def _pairs(self, call: CallLeaves, partner: CallLeaves | None) -> list[Pair]:
+        if partner is not None and not self._mapping and not self._orders_differ:
+            ours, theirs, name = call.leaves, partner.leaves, partner.name
+            if len(ours) == len(theirs) and all(map(_are_alike, ours, theirs)):
+                return [_make_pair((*both, name, False)) for both in zip(ours, theirs, strict=True)]
+        return self._unlike_pairs(call, partner)
+
+    def _unlike_pairs(self, call: CallLeaves, partner: CallLeaves | None) -> list[Pair]:
+        others = {} if partner is None else {leaf.place: leaf for leaf in partner.leaves}
+        order: Mapping[str, tuple[str, bool]] = {}
+        if self._orders_differ and partner is not None:
+            is_autograd = self._candidate.info.tool == "msprobe"
+            order = argument_order(call, partner, is_autograd=is_autograd)
+        taken = {place for place, _ in order.values()}
+        pairs = []
+        has_any = False
+        for leaf in call.leaves:
+            place, is_transposed = order.get(leaf.place, (leaf.place, False))
+            is_free = leaf.place in order or place not in taken
+            other = others.pop(place, None) if is_free else None
+            if self._mapping:
+                name = row_name(call.name, leaf)
+                self._seen.add(name)
+                mapped = self._mapped.get(self._mapping.get(name, ""))
+                if mapped is not None:
+                    self._named.add(mapped[0])
+                    pairs.append(Pair(leaf, mapped[1], mapped[0]))
+                    continue
+            if partner is not None and other is not None:
+                if is_transposed or _fit(leaf, other):
+                    pairs.append(Pair(leaf, other, partner.name, is_transposed))
+                    has_any = True
+                    continue
+                self._note("candidate", row_name(call.name, leaf), _mismatch(leaf, other))
+            elif partner is not None:
+                self._note("candidate", row_name(call.name, leaf), "the call has no such value")
+            pairs.append(Pair(leaf, None, ""))
+        if partner is None:
+            if not pairs or any(pair.reference is None for pair in pairs):
+                self._note("candidate", call.name, _NO_CALL)
+        elif has_any:
+            for leaf in others.values():
+                name = row_name(partner.name, leaf)
+                self._note("reference", name, "the call has no such value")
+        return pairs
+
+    def _note(self, side: str, name: str, why: str) -> None:
+        self.reference_only += side == "reference"
+        if len(self.notes) < _LISTED_NOTES:
+            self.notes.append(UnmatchedNote(side, name, why))
+        else:
+            self.unlisted += 1
+
+    def describe(self, note: UnmatchedNote) -> str:
+        """Return a note as a sentence, with what comes nearest in the other run."""
+        near = self.nearest(note)
+        return f"{note.name}: {note.why}" + (f"; nearest is {near[0]}" if near else "")
+
+    def nearest(self, note: UnmatchedNote) -> tuple[str, ...]:
+        """Return the names in the other run that come nearest to an unmatched call's."""
+        if note.why not in (_NO_CALL, _NO_CANDIDATE_CALL):
+            return ()
+        other = self._reference if note.side == "candidate" else self._candidate
+        if note.side not in self._by_kind:
+            kinds: dict[str, list[str]] = {}
+            for name in other.names:
+                kinds.setdefault(without_number(name), []).append(name)
+            self._by_kind[note.side] = kinds
+        kinds = self._by_kind[note.side]
+        found = kinds.get(without_number(note.name))
+        if found:
+            # The same API or module in another call; the last ones, where this run made more.
+            return tuple(found[-_NEAREST:])
+        self._searches += 1
+        if self._searches > _MOST_SEARCHES:
+            return ()
+        similar = [kind for kind in kinds if kind[:4] == note.name[:4]][:_MOST_SUGGESTIONS]
+        near = difflib.get_close_matches(without_number(note.name), similar, n=_NEAREST)
+        return tuple(kinds[kind][0] for kind in near)
+
+
+# The constructor that a NamedTuple writes in Python takes twice as long.
+_make_pair: Callable[[tuple[Any, ...]], Pair] = partial(tuple.__new__, Pair)
+
+
+def _are_alike(ours: Leaf, theirs: Leaf) -> bool:
+    """Whether two values have the same place, dtype and shape."""
+    return ours[0] == theirs[0] and ours[2] == theirs[2] and ours[3] == theirs[3]
+
+
+def _fit(candidate: Leaf, reference: Leaf) -> bool:
+    if candidate.shape != reference.shape:
+        return False
+    ours, theirs = candidate.dtype, reference.dtype
+    return ours == theirs or (ours in _COMPARABLE_DTYPES and theirs in _COMPARABLE_DTYPES)
+
+
+def _mismatch(candidate: Leaf, reference: Leaf) -> str:
+    if candidate.shape != reference.shape:
+        return f"shape {list(candidate.shape)} against {list(reference.shape)}"
+    return f"{candidate.dtype} against {reference.dtype}"

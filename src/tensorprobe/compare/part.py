@@ -1,0 +1,302 @@
+"""Compare one rank of two runs: stream its rows from the dumps into the result files.
+
+    Matcher ─► windows of calls ─► Measurer ─► RowMaker ─► Highlighter ─► the writers
+
+Rows are made as the writer asks for them, so a comparison needs little more memory than the dumps'
+index; only where several formats are wanted are the rows kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.first_difference import FirstDifference
+from tensorprobe.compare.highlight import Highlighter
+from tensorprobe.compare.inputs import PartPair
+from tensorprobe.compare.judge import differences_of_all
+from tensorprobe.compare.match import MatchedCall, Matcher, Pair
+from tensorprobe.compare.measure import Measurer, bytes_of
+from tensorprobe.compare.options import Options
+from tensorprobe.compare.result import PartResult, Tally
+from tensorprobe.compare.rows import CallRows, RowMaker, is_recorded, wants_data
+from tensorprobe.compare.sheets import inputs_table, unmatched_table
+from tensorprobe.records import Gap
+from tensorprobe.report.compare_columns import Mode, columns_of
+from tensorprobe.report.csv_table import write_csv
+from tensorprobe.report.json_table import write_json
+from tensorprobe.report.table import Cell, Fill, Table, new_report
+from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
+from tensorprobe.store import RankDump
+
+__all__ = ["PartComparison", "PartFiles", "mode_of"]
+
+_PAIRS_AT_ONCE = 512
+# Fewer calls than these cannot fill a sheet, so their rows need no counting beforehand.
+_CALLS_PER_SHEET = 20_000
+_CALLS_TO_SEE = 200
+_SHOWN_NOTES = 20
+_WITH_DATA = frozenset(("tensor", "overflow_check"))
+
+
+# Gives, for a window of calls, what comes with each of their pairs.
+_Results: TypeAlias = Callable[[list[MatchedCall]], Iterator[Any]]
+
+
+class PartFiles(NamedTuple):
+    """Where one rank's results go: a folder, the beginning of the names, and their end."""
+
+    folder: Path
+    stem: str
+    timestamp: str
+    rank: str
+
+    def path(self, suffix: str) -> Path:
+        """Return the path of the table in one format."""
+        return self.folder / f"{self.stem}_{self.timestamp}{suffix}"
+
+    def advice(self) -> Path:
+        """Return the path of the advice."""
+        return self.folder / f"advisor{self.rank}_{self.timestamp}.txt"
+
+    def states(self) -> Path:
+        """Return the path of the JSON with every call's state."""
+        return self.folder / f"compare_result{self.rank or '_rank'}_{self.timestamp}.json"
+
+
+def mode_of(candidate: RankDump, reference: RankDump) -> Mode:
+    """Tell what two dumps have in common: real data, checksums, or statistics."""
+    if candidate.info.task in _WITH_DATA and reference.info.task in _WITH_DATA:
+        return "tensor"
+    return "md5" if _has_checksums(candidate) and _has_checksums(reference) else "statistics"
+
+
+def _has_checksums(part: RankDump) -> bool:
+    for call in islice(part.read_leaves(), _CALLS_TO_SEE):
+        for leaf in call.leaves:
+            if leaf.kind == "tensor":
+                return leaf.checksum is not None
+    return False
+
+
+class PartComparison:
+    """The comparison of one rank.
+
+    Attributes:
+        node: the first call whose output fails, if that was asked for.
+    """
+
+    def __init__(self, pair: PartPair, options: Options) -> None:
+        self._pair, self._options = pair, options
+        self.mode = mode_of(pair.candidate, pair.reference)
+        has_stack = options.stack
+        if has_stack is None:
+            has_stack = any(pair.candidate.stack(name) for name in pair.candidate.names[:50])
+        self.titles = columns_of(self.mode, with_stack=has_stack)
+        self.tally = Tally()
+        self.node: dict[str, Any] | None = None
+        self._stacks = pair.candidate if has_stack else None
+        self._matcher = Matcher(
+            pair.candidate, pair.reference, fuzzy=options.fuzzy, mapping=options.mapping
+        )
+        self._fills: dict[int | tuple[int, int], Fill] = {}
+        self._differences: FirstDifference | None = None
+
+    def run(self, files: PartFiles) -> PartResult:
+        """Compare, and write every file that was asked for."""
+        written = self._write_tables(files)
+        advice = None
+        if self._options.advise:
+            advice = advise(self.tally.first_failure)
+            written.append(files.advice())
+            with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
+                f.write(str(advice).encode("utf-8", "backslashreplace"))
+        return PartResult(
+            self._pair.candidate.label,
+            self.mode,
+            self.tally,
+            self._matcher.reference_only,
+            tuple(self._matcher.describe(note) for note in self._matcher.notes[:_SHOWN_NOTES]),
+            tuple(written),
+            self._gaps(),
+            advice,
+        )
+
+    def _gaps(self) -> tuple[Gap, ...]:
+        return (*self._pair.candidate.known_gaps, *self._pair.reference.known_gaps)
+
+    def _write_tables(self, files: PartFiles) -> list[Path]:
+        written: list[Path] = []
+        formats = self._options.formats
+        with ExitStack() as stack:
+            if self._options.first_difference:
+                written.append(files.states())
+                self._differences = stack.enter_context(
+                    FirstDifference(written[0], self.titles, self._pair.candidate)
+                )
+            rows = stack.enter_context(closing(self._rows()))
+            kept = list(rows) if len(formats) != 1 else None
+            for name in formats:
+                path = files.path(f".{name}")
+                if path in written:
+                    path = files.path(".rows.json")
+                table = Table("compare_result", self.titles, kept or rows, self._fills)
+                if name == "xlsx":
+                    write_xlsx(path, (table, unmatched_table(self._matcher), self._about()))
+                elif name == "csv":
+                    write_csv(path, table)
+                else:
+                    write_json(path, table)
+                written.append(path)
+        if self._differences is not None:
+            self.node = self._differences.node
+        return written
+
+    def _about(self) -> Table:
+        return inputs_table(self._pair, self._options, self.mode, self.tally)
+
+    def _rows(self) -> Generator[list[Cell], None, None]:
+        """Yield the table's rows, and count, colour and log them on the way."""
+        highlighter = Highlighter(self.mode) if self._can_highlight() else None
+        tally, log = self.tally, self._options.log
+        for call in self._calls():
+            if highlighter is not None:
+                for number, fill in enumerate(highlighter.mark(call), start=tally.rows):
+                    if fill is not None:
+                        self._fills[number] = fill
+            if self._differences is not None:
+                self._differences.add(call)
+            self._count(call)
+            if log is not None:
+                log(_line(call))
+            for row in call.rows:
+                yield row.cells
+
+    def _count(self, call: CallRows) -> None:
+        tally = self.tally
+        for row in call.rows:
+            verdict = row.verdict
+            if verdict == "passed":
+                tally.passed += 1
+            elif verdict == "failed":
+                if tally.first_failure is None:
+                    name, arguments = str(row.cells[0]), self._unequal_arguments(call)
+                    failure = Failure(tally.rows, name, call.name, row.state, arguments)
+                    tally.first_failure = failure
+                tally.failed += 1
+            elif verdict == "open":
+                tally.open += 1
+            else:
+                tally.unmatched += 1
+            tally.rows += 1
+
+    def _unequal_arguments(self, call: CallRows) -> tuple[str, ...]:
+        """Name the plain arguments, such as an epsilon, that the two runs do not share."""
+        if self.mode == "md5":
+            return ()
+        ours, theirs = self.titles.index("NPU max"), self.titles.index("Bench max")
+        return tuple(
+            f"{row.cells[0]} is {row.cells[ours]} against {row.cells[theirs]}"
+            for row in call.rows
+            if str(row.cells[2]).startswith("<class ")
+            and row.verdict != "unmatched"
+            and row.cells[ours] != row.cells[theirs]
+        )
+
+    def _can_highlight(self) -> bool:
+        """Colours are left out where the table needs more than one sheet."""
+        if not self._options.highlight or self.mode == "md5":
+            return False
+        candidate = self._pair.candidate
+        if len(candidate) <= _CALLS_PER_SHEET:
+            return True
+        return sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET
+
+    def _calls(self) -> Iterator[CallRows]:
+        maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
+        results_of = {"tensor": self._measuring, "statistics": _subtracting, "md5": _nothing}
+        make_results = results_of[self.mode]()
+        progress = None if self.mode == "tensor" else self._options.progress
+        total, done = len(self._pair.candidate), 0
+        for window in _windows(self._matcher.calls()):
+            results = make_results(window)
+            for call in window:
+                yield maker.make(call, results)
+            done += len(window)
+            if progress is not None:
+                progress("calls", done, total)
+
+    def _measuring(self) -> _Results:
+        progress = self._options.progress
+        on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
+        measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        return lambda window: iter(
+            measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
+        )
+
+
+def _subtracting() -> _Results:
+    return lambda window: iter(
+        differences_of_all(
+            [
+                (pair.candidate, pair.reference)
+                for pair in _pairs_of(window)
+                if pair.reference is not None
+            ]
+        )
+    )
+
+
+def _nothing() -> _Results:
+    return lambda window: iter(())
+
+
+def _pairs_of(window: list[MatchedCall]) -> Iterator[Pair]:
+    return (pair for call in window for pair in call.pairs if is_recorded(pair.candidate))
+
+
+def _windows(calls: Iterator[MatchedCall]) -> Iterator[list[MatchedCall]]:
+    """Gather calls until there is enough to keep all cores busy."""
+    window: list[MatchedCall] = []
+    count = 0
+    for call in calls:
+        window.append(call)
+        count += len(call.pairs)
+        if count >= _PAIRS_AT_ONCE:
+            yield window
+            window, count = [], 0
+    if window:
+        yield window
+
+
+def _total_bytes(*parts: RankDump) -> int:
+    return sum(
+        bytes_of(leaf)
+        for part in parts
+        for call in part.read_leaves()
+        for leaf in call.leaves
+        if leaf.data_name is not None
+    )
+
+
+def _adding(tell: Callable[[str, int, int], None], total: int) -> Callable[[int], None]:
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        tell("bytes", done, total)
+
+    return add
+
+
+def _line(call: CallRows) -> str:
+    counts = {"passed": 0, "failed": 0, "open": 0, "unmatched": 0}
+    for row in call.rows:
+        counts[row.verdict] += 1
+    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    return f"{call.name}: {shown or 'no values'}"

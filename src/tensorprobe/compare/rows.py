@@ -1,0 +1,231 @@
+"""Make the rows of one call's table: what each cell of each mode holds.
+
+MatchedCall (+ Measured) ─► RowMaker ─► CallRows, in the order of report.compare_columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from tensorprobe.compare.cells import (
+    UNMATCHED,
+    checksum_cell,
+    dtype_cell,
+    number_cell,
+    requires_grad_cell,
+    shape_cell,
+)
+from tensorprobe.compare.judge import (
+    BENCH_UNMATCHED,
+    FUZZY,
+    GRAD_INCONSISTENT,
+    NEEDS_CHECK,
+    NO_BENCH,
+    NO_BENCH_FILE,
+    NO_CANDIDATE_FILE,
+    StatisticsDifference,
+    reaches_accuracy,
+)
+from tensorprobe.compare.leaves import row_name, state_of
+from tensorprobe.compare.match import MatchedCall, Pair
+from tensorprobe.compare.measure import UNSUPPORTED, Measured
+from tensorprobe.names import is_forward
+from tensorprobe.report.compare_columns import Mode
+from tensorprobe.report.table import Cell
+from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import Leaf
+
+__all__ = ["CallRows", "Row", "RowMaker", "is_recorded", "wants_data"]
+
+
+class Row(NamedTuple):
+    """One row: its cells, what the value is to its call, and how it was judged.
+
+    Attributes:
+        cells: in the order of the columns.
+        state: input, parameters, output or value.
+        verdict: passed, failed, unmatched, or open where nothing can be said.
+    """
+
+    cells: list[Cell]
+    state: str
+    verdict: str
+
+
+class CallRows(NamedTuple):
+    """The rows of one call of the candidate."""
+
+    name: str
+    rows: list[Row]
+
+
+def is_recorded(leaf: Leaf) -> bool:
+    """Whether a value gets a row: ptdbg_ascend leaves out arguments that it could not describe."""
+    return leaf.kind != "not recorded"
+
+
+def wants_data(pair: Pair) -> bool:
+    """Whether both sides of a pair have a file to be measured."""
+    other = pair.reference
+    return (
+        other is not None and pair.candidate.data_name is not None and other.data_name is not None
+    )
+
+
+_Make: TypeAlias = Callable[[str, Pair, Iterator[Any]], tuple[list[Cell], str]]
+
+
+class RowMaker:
+    """Turns matched calls into rows.
+
+    Args:
+        mode: tensor, statistics or md5.
+        stacks: the dump whose call stacks are shown; None for no such column.
+        is_fuzzy: whether a partner of another name is worth a message.
+    """
+
+    def __init__(self, mode: Mode, stacks: RankDump | None, *, is_fuzzy: bool) -> None:
+        self._stacks = stacks
+        self._stack_texts: dict[int, str] = {}
+        self._is_fuzzy = is_fuzzy
+        makers: dict[Mode, _Make] = {
+            "tensor": self._tensor_row,
+            "statistics": self._statistics_row,
+            "md5": self._md5_row,
+        }
+        self._make = makers[mode]
+        self._has_data_name = mode == "tensor"
+
+    def make(self, call: MatchedCall, results: Iterator[Any]) -> CallRows:
+        """Make the rows of a call.
+
+        Args:
+            call: the call.
+            results: the next of every pair that has a result: of real data what was measured, of
+                statistics their difference.
+        """
+        rows = []
+        stack = self._stack_text(call.name) if self._stacks is not None else None
+        for pair in call.pairs:
+            leaf = pair.candidate
+            if not is_recorded(leaf):
+                continue
+            name = row_name(call.name, leaf)
+            cells, verdict = self._make(name, pair, results)
+            if stack is not None:
+                cells.append(stack)
+                stack = "N/A"
+            if self._has_data_name:
+                cells.append(_data_names(pair))
+            rows.append(Row(cells, state_of(leaf), verdict))
+        return CallRows(call.name, rows)
+
+    def _stack_text(self, name: str) -> str:
+        if self._stacks is None or not is_forward(name):
+            return "N/A"
+        frames = self._stacks.stack(name)
+        # Calls of one line share their frames, which live as long as the dump.
+        text = self._stack_texts.get(id(frames))
+        if text is None:
+            text = str([str(frame) for frame in frames]) if frames else "N/A"
+            self._stack_texts[id(frames)] = text
+        return text
+
+    def _statistics_row(
+        self, name: str, pair: Pair, results: Iterator[StatisticsDifference]
+    ) -> tuple[list[Cell], str]:
+        ours, theirs = pair.candidate, pair.reference
+        cells, is_consistent = _first_cells(name, pair)
+        if theirs is None:
+            message = NO_BENCH if is_consistent else NO_BENCH + GRAD_INCONSISTENT
+            cells += (*_EIGHT_UNMATCHED, *_numbers(ours), *_FOUR_UNMATCHED)
+            cells += (is_consistent, UNMATCHED, message)
+            return cells, "unmatched"
+        difference, is_far, is_plain = next(results)
+        cells += difference
+        if is_plain:
+            cells += ours[4:8]
+            cells += theirs[4:8]
+        else:
+            cells += (*_numbers(ours), *_numbers(theirs))
+        message = NEEDS_CHECK if is_far else ""
+        if not is_consistent:
+            message += GRAD_INCONSISTENT
+        cells += (is_consistent, "Warning" if is_far else "", message)
+        return cells, "failed" if is_far else "passed"
+
+    def _md5_row(self, name: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], str]:
+        cells, is_consistent = _first_cells(name, pair)
+        ours = checksum_cell(pair.candidate)
+        if pair.reference is None:
+            cells += (ours, UNMATCHED, is_consistent, UNMATCHED)
+            return cells, "unmatched"
+        theirs = checksum_cell(pair.reference)
+        is_same = ours == theirs
+        cells += (ours, theirs, is_consistent, "Pass" if is_same else "Different")
+        return cells, "passed" if is_same else "failed"
+
+    def _tensor_row(
+        self, name: str, pair: Pair, results: Iterator[Measured]
+    ) -> tuple[list[Cell], str]:
+        ours, theirs = pair.candidate, pair.reference
+        cells, is_consistent = _first_cells(name, pair)
+        message = "" if is_consistent else GRAD_INCONSISTENT
+        numbers = UNSUPPORTED
+        if theirs is None:
+            if ours.data_name is None:
+                message = NO_BENCH + message + NO_CANDIDATE_FILE
+            else:
+                message += BENCH_UNMATCHED
+        elif wants_data(pair):
+            numbers, why = next(results)
+            message += why
+        else:
+            message += NO_CANDIDATE_FILE if ours.data_name is None else NO_BENCH_FILE
+        if self._is_fuzzy and theirs is not None and cells[0] != cells[1]:
+            message += FUZZY
+        accuracy = reaches_accuracy(numbers[0], numbers[2])
+        cells += numbers
+        cells += (*_numbers(ours), *(_FOUR_UNMATCHED if theirs is None else _numbers(theirs)))
+        cells += (is_consistent, accuracy, message)
+        if theirs is None:
+            return cells, "unmatched"
+        return cells, _VERDICTS[accuracy]
+
+
+_VERDICTS = {"Yes": "passed", "No": "failed", "None": "open", "Unmatched": "unmatched"}
+_FOUR_UNMATCHED = (UNMATCHED,) * 4
+_EIGHT_UNMATCHED = (UNMATCHED,) * 8
+
+
+def _first_cells(name: str, pair: Pair) -> tuple[list[Cell], bool]:
+    """Return names, dtypes, shapes and requires_grad, and whether the last agree."""
+    ours, theirs = pair.candidate, pair.reference
+    dtype, shape, grad = dtype_cell(ours), shape_cell(ours), requires_grad_cell(ours)
+    if theirs is None:
+        absent = UNMATCHED
+        return [name, absent, dtype, absent, shape, absent, grad, absent], grad == absent
+    other_name = row_name(pair.reference_call, theirs)
+    if ours[1:4] == theirs[1:4]:
+        other_dtype, other_shape = dtype, shape
+    else:
+        other_dtype, other_shape = dtype_cell(theirs), shape_cell(theirs)
+    other = requires_grad_cell(theirs)
+    cells: list[Cell] = [name, other_name, dtype, other_dtype, shape, other_shape, grad, other]
+    return cells, grad == other
+
+
+def _numbers(leaf: Leaf) -> tuple[Cell, Cell, Cell, Cell]:
+    return (
+        number_cell(leaf.max),
+        number_cell(leaf.min),
+        number_cell(leaf.mean),
+        number_cell(leaf.norm),
+    )
+
+
+def _data_names(pair: Pair) -> str:
+    ours = pair.candidate.data_name or "-1"
+    theirs = UNMATCHED if pair.reference is None else pair.reference.data_name or "-1"
+    return str([ours, theirs])

@@ -1,0 +1,169 @@
+"""Compare two dumps: the whole way from paths to files.
+
+    paths or compare.json ─► open both ─► pair ranks ─► PartComparison each ─► ComparisonResult
+
+A rank that is missing, or breaks off, is named in the result and does not stop the others.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.compare.first_difference import write_differences
+from tensorprobe.compare.inputs import Inputs, PartPair, pair_parts, read_inputs, read_mapping
+from tensorprobe.compare.options import Options
+from tensorprobe.compare.part import PartComparison, PartFiles
+from tensorprobe.compare.result import ComparisonResult, PartResult
+from tensorprobe.errors import DumpError, ReportError, TensorprobeError
+from tensorprobe.store import Dump, open_dump
+from tensorprobe.textfile import show_path
+
+__all__ = ["compare", "compare_inputs"]
+
+
+def compare(
+    candidate: str | os.PathLike[str],
+    reference: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] = "./output",
+    *,
+    fuzzy: bool = False,
+    mapping: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    highlight: bool = False,
+    advise: bool = True,
+    first_difference: bool = False,
+    stack: bool | None = None,
+    formats: Sequence[str] = ("xlsx",),
+    jobs: int = 0,
+    log: Callable[[str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> ComparisonResult:
+    """Compare the dump of a run under test with that of a trusted run, and write the tables.
+
+    Args:
+        candidate: the run under test: anything that `open_dump` opens; or, without a reference, a
+            compare.json that names both.
+        reference: the trusted run.
+        output: the folder for the results; it is made if need be.
+        fuzzy: match calls that differ in their call number alone.
+        mapping: a YAML file, or a dict, with names of values and of their partners.
+        highlight: mark suspicious rows red and yellow.
+        advise: write which value is the first that fails, and the likely cause.
+        first_difference: write each call's state, and the first call that differs, as JSON.
+        stack: show call stacks; None: if there are any.
+        formats: which of xlsx, csv and json to write.
+        jobs: how many threads measure; 0: one per core.
+        log: is given a line for every call.
+        progress: is told a unit (bytes or calls), how many are done, and of how many.
+
+    Returns:
+        Counts, the first failure and the files, for every rank. That values differ is a result.
+
+    Raises:
+        DumpError: a dump cannot be opened, or the two have no rank in common.
+        ConfigError: an option, the compare.json or the mapping cannot be used.
+        ReportError: a result cannot be written.
+    """
+    if reference is None:
+        inputs = read_inputs(candidate)
+    else:
+        inputs = Inputs(Path(candidate), Path(reference))
+    if inputs.names_stack and stack is None:
+        # Whoever names the stack file decides by the switch whether it is shown.
+        stack = False
+    if mapping is not None and not isinstance(mapping, Mapping):
+        mapping = read_mapping(mapping)
+    options = Options(
+        fuzzy=fuzzy,
+        mapping=mapping or {},
+        highlight=highlight,
+        advise=advise,
+        first_difference=first_difference,
+        stack=stack,
+        formats=tuple(dict.fromkeys(formats)),
+        jobs=jobs,
+        log=log,
+        progress=progress,
+    )
+    return compare_inputs(inputs, Path(output), options)
+
+
+def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
+    """Compare what was read from the command line or a compare.json."""
+    candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
+    pairs, problems = pair_parts(candidate, reference)
+    problems = [*map(str, candidate.unopened), *map(str, reference.unopened), *problems]
+    if not pairs:
+        raise DumpError(
+            f"{show_path(inputs.candidate)} and {show_path(inputs.reference)} have no rank and "
+            f"step in common: {problems[0]}"
+        )
+    _make_folder(output)
+    timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
+    results: list[PartResult] = []
+    nodes: dict[str, dict[str, Any]] = {}
+    with _no_garbage_collection():
+        for pair in pairs:
+            files = _files_of(pair, candidate, output, timestamp)
+            try:
+                comparison = PartComparison(pair, options)
+                results.append(comparison.run(files))
+            except ReportError:
+                raise
+            except TensorprobeError as err:
+                if len(pairs) == 1:
+                    raise
+                problems.append(f"{pair.candidate.label} was not compared: {err}")
+                continue
+            if comparison.node is not None:
+                nodes[f"rank_{pair.candidate.info.rank or 0}"] = comparison.node
+    extra = []
+    if options.first_difference:
+        extra.append(output / f"diff_analyze_{timestamp}.json")
+        write_differences(extra[0], nodes)
+    return ComparisonResult(tuple(results), tuple(problems), tuple(extra))
+
+
+def _files_of(pair: PartPair, candidate: Dump, output: Path, timestamp: str) -> PartFiles:
+    info = pair.candidate.info
+    is_saved = info.level == "debug"
+    is_many = len(candidate.parts) > 1 or (
+        info.rank is not None
+        and candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
+    )
+    rank = ""
+    if is_many:
+        rank = f"_rank{'' if info.rank is None else info.rank}"
+        if info.rank is None and info.process is not None:
+            rank = f"_proc{info.process}"
+        if len(candidate.steps) > 1:
+            rank = f"_step{info.step}{rank}"
+    stem = ("debug_" if is_saved else "") + "compare_result" + rank
+    return PartFiles(output, stem, timestamp, rank)
+
+
+def _make_folder(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as err:
+        reason = err.strerror if isinstance(err, OSError) else err
+        raise ReportError(
+            f"the folder {show_path(output)} cannot be made: {reason}; choose another with -o"
+        ) from err
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of cells without a cycle among them are made; looking for one takes a third."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,119 @@
+"""What `tensorprobe compare` says on the terminal: a progress bar, then what came out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorprobe.report.value_text import clean_text
+
+__all__ = ["PartSummary", "print_call", "print_summary", "show_progress"]
+
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartSummary:
+    """What is said of one rank.
+
+    Attributes:
+        label: which rank and step.
+        kind: what was compared: real data, statistics or checksums.
+        compared: how many values had a partner.
+        passed: how many agree.
+        failed: how many do not.
+        open: of how many nothing can be said.
+        unmatched: how many values of the candidate had no partner.
+        reference_only: how many calls and values only the reference has.
+        examples: some of what is unmatched, and what comes nearest.
+        first_failure: the name of the first value that fails.
+        advice: the likely cause; empty if it was not asked for.
+        files: what was written.
+    """
+
+    label: str
+    kind: str
+    compared: int
+    passed: int
+    failed: int
+    open: int
+    unmatched: int
+    reference_only: int
+    examples: tuple[str, ...]
+    first_failure: str | None
+    advice: str
+    files: tuple[Path, ...]
+
+
+def print_call(line: str) -> None:
+    """Print what came out for one call."""
+    sys.stdout.write(clean_text(line) + "\n")
+
+
+def print_summary(
+    parts: Sequence[PartSummary], extra_files: Sequence[Path], missing: Sequence[str]
+) -> None:
+    """Print a few lines per rank, where the results are, and what could not be compared."""
+    out = sys.stdout
+    for part in parts:
+        counts = f"{part.passed} passed, {part.failed} failed"
+        if part.open:
+            counts += f", {part.open} without a verdict"
+        out.write(f"{part.label}: {part.compared} values compared by {part.kind}: {counts}\n")
+        if part.unmatched or part.reference_only:
+            out.write(
+                f"  unmatched: {part.unmatched} values of the candidate, "
+                f"{part.reference_only} calls and values of the reference\n"
+            )
+            for example in part.examples:
+                out.write(f"    {clean_text(example)}\n")
+        if part.first_failure is not None:
+            out.write(f"  first that fails: {clean_text(part.first_failure)}\n")
+        if part.advice:
+            out.write(f"  {clean_text(part.advice)}\n")
+        for file in part.files:
+            out.write(f"  {clean_text(str(file))}\n")
+    for file in extra_files:
+        out.write(f"{clean_text(str(file))}\n")
+    out.flush()
+    for problem in missing[:_LISTED]:
+        sys.stderr.write(f"missing: {clean_text(problem)}\n")
+    if len(missing) > _LISTED:
+        sys.stderr.write(f"missing: … and {len(missing) - _LISTED} more\n")
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show a bar on stderr while the block runs, with the rate; nothing if that is no terminal.
+
+    Yields:
+        What is to be told the unit (bytes or calls), how many are done, and of how many.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("")
+        started = time.monotonic()
+
+        def tell(unit: str, done: int, total: int) -> None:
+            rate = done / max(time.monotonic() - started, 1e-9)
+            text = f"{rate / 1e9:.2f} GB/s" if unit == "bytes" else f"{rate:,.0f} calls/s"
+            bar.update(task, completed=done, total=max(total, done, 1), description=text)
+
+        yield tell

@@ -1,0 +1,66 @@
+"""The advice names the first value that fails and says what is likely the cause."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_dumps import call, tensor, write_data, write_dump
+
+from tensorprobe.compare import compare
+from tensorprobe.compare.advise import Failure, advise
+
+
+def advice(call: str, state: str, name: str = "value") -> str:
+    return advise(Failure(3, name, call, state)).text
+
+
+@pytest.mark.parametrize(
+    ("call", "state", "part"),
+    [
+        ("Torch.add.0.forward", "input", "already differs when it goes in"),
+        ("Module.fc.Linear.forward.0", "parameters", "already differs when it goes in"),
+        ("Torch.add.0.forward", "output", "computes something else"),
+        ("Torch.add.0.backward", "input", "gradient that arrives here already differs"),
+        ("Torch.add.0.backward", "output", "backward pass is computed"),
+        ("Module.fc.Linear.parameters_grad", "value", "backward pass is computed"),
+        ("loss.0.debug", "value", "saved value"),
+        ("loss_grad.0.debug", "value", "backward pass is computed"),
+        ("Functional.conv2d.0.backward", "output", "seed_all(mode=True)"),
+        ("Functional.dropout.0.forward", "output", "seed_all(rm_dropout=True)"),
+        ("no call at all", "output", "computes something else"),
+    ],
+)
+def test_the_cause_depends_on_what_fails_first(call: str, state: str, part: str) -> None:
+    assert part in advice(call, state)
+    assert "\n" not in advice(call, state)
+
+
+def test_the_file_has_three_labelled_lines(tmp_path: Path) -> None:
+    ours = write_dump(tmp_path / "a", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(5.0)])])
+    theirs = write_dump(tmp_path / "b", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(1.0)])])
+    compare(ours, theirs, tmp_path / "o", formats=["csv"])
+    (file,) = (tmp_path / "o").glob("advisor_*.txt")
+    first, second, third = file.read_text().splitlines()
+    assert (first, second) == ("Line: 1", "Suspect Nodes: Torch.abs.0.forward.output.0")
+    assert third.startswith("Expert Advice: What goes in agrees")
+
+
+def test_plain_arguments_that_differ_are_named(tmp_path: Path) -> None:
+    name = "Functional.layer_norm.0.forward"
+    sides = []
+    for side, eps in (("a", 0.5), ("b", 1e-5)):
+        array = np.array([1.0, 2.0], np.float32)
+        dump = write_data(tmp_path / side, {name: {"input": [array], "output": [array / eps]}})
+        path = next(dump.rglob("dump.json"))
+        # A number has no file, so that it has no verdict of its own.
+        dumped = json.loads(path.read_text())
+        dumped["data"][name]["input_args"].append({"type": "float", "value": eps})
+        path.write_text(json.dumps(dumped))
+        sides.append(dump)
+    result = compare(*sides, tmp_path / "o", formats=["csv"])
+    found = result.parts[0].advice
+    assert found is not None
+    assert found.text.endswith(f" Its arguments differ: {name}.input.1 is 0.5 against 1e-05.")

@@ -1,0 +1,164 @@
+"""`tensorprobe compare` on the command line: output, exit codes, interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_dumps import call, tensor, write_data, write_dump
+
+from tensorprobe.cli import main
+
+RELU = "Torch.relu.0.forward"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[str, str]:
+    """Two dumps whose output differs; each has a call of its own."""
+    sides = []
+    for side, number in (("a", 9.0), ("b", 1.0)):
+        calls = [
+            call(RELU, [tensor(1.0)], [tensor(number)]),
+            call(f"Torch.{side}.0.forward", [tensor(1.0)]),
+        ]
+        sides.append(str(write_dump(tmp_path / side, calls)))
+    return sides[0], sides[1]
+
+
+def test_the_summary_says_what_came_out(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o"
+    assert main(["compare", *pair, "-o", str(out), "--format", "csv,json"]) == 0
+    text = capsys.readouterr().out
+    assert "2 values compared by statistics: 1 passed, 1 failed" in text
+    assert "unmatched: 1 values of the candidate, 1 calls and values of the reference" in text
+    assert "    Torch.a.0.forward: the reference has no such call" in text
+    assert f"first that fails: {RELU}.output.0" in text
+    assert "this operation computes something else" in text
+    for file in out.iterdir():
+        assert str(file) in text
+    assert {file.suffix for file in out.iterdir()} == {".csv", ".json", ".txt"}
+
+
+def test_without_advice(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o"
+    assert main(["compare", *pair, "-o", str(out), "--no-advice", "--first-diff"]) == 0
+    assert not list(out.glob("advisor*")) and len(list(out.glob("diff_analyze*"))) == 1
+    assert "computes something else" not in capsys.readouterr().out
+
+
+def test_a_compare_json_prints_a_line_per_call_unless_told_not_to(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "compare.json"
+    fields = {"npu_path": pair[0], "bench_path": pair[1]}
+    config.write_text(json.dumps(fields))
+    arguments = ["compare", str(config), "-o", str(tmp_path / "o"), "--format", "csv"]
+    assert main(arguments) == 0
+    assert f"{RELU}: 1 passed, 1 failed\n" in capsys.readouterr().out
+    config.write_text(json.dumps(fields | {"is_print_compare_log": False}))
+    assert main(arguments) == 0
+    assert f"{RELU}:" not in capsys.readouterr().out
+
+
+def test_what_is_missing_is_said_and_gives_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {RELU: {"input": [np.ones(3, np.float32)], "output": [np.ones(4, np.float32)]}}
+    ours, theirs = write_data(tmp_path / "a", data), write_data(tmp_path / "b", data)
+    next(theirs.rglob("*input.0.pt")).unlink()
+    assert main(["compare", str(ours), str(theirs), "-o", str(tmp_path / "o")]) == 2
+    captured = capsys.readouterr()
+    assert "missing: " in captured.err and f"{RELU}.input.0.pt" in captured.err
+    assert "2 values compared by real data: 1 passed, 0 failed, 1 without" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["{tmp}/nowhere", "{tmp}/b"], "nowhere does not exist"),
+        (["{tmp}/b"], "b: this is a folder"),
+        (["{tmp}/a", "{tmp}/b", "--format", "pdf"], "the format 'pdf' is not known"),
+        (["{tmp}/a", "{tmp}/b", "--mapping", "{tmp}/no.yaml"], "no.yaml"),
+        (["{tmp}/a", "{tmp}/b", "-o", "/proc/nowhere"], "cannot be made"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    pair: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    complaint: str,
+) -> None:
+    del pair
+    given = [argument.format(tmp=tmp_path) for argument in arguments]
+    assert main(["compare", "-o", str(tmp_path / "o"), *given]) == 2
+    captured = capsys.readouterr()
+    assert complaint in captured.err and captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_help_says_what_a_failing_comparison_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    text = capsys.readouterr().out
+    assert "Exit code 0: compared, whether or not values differ" in text
+    assert "tensorprobe compare compare.json" in text
+
+
+def test_torch_is_not_imported(pair: tuple[str, str], tmp_path: Path) -> None:
+    """It alone would take longer than most comparisons."""
+    program = (
+        "import sys\n"
+        "from tensorprobe.cli import main\n"
+        "code = main(['compare', *sys.argv[1:]])\n"
+        "assert not {'torch', 'rich', 'polars', 'pandas'} & set(sys.modules), sys.modules\n"
+        "sys.exit(code)\n"
+    )
+    command = [sys.executable, "-c", program, *pair, "-o", str(tmp_path / "o")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("wait", [0.25, 0.5, 1.0])
+def test_an_interrupted_comparison_leaves_nothing_half_written(tmp_path: Path, wait: float) -> None:
+    calls = [
+        call(f"Torch.relu.{number}.forward", [tensor(1.0)] * 3, [tensor(2.0)])
+        for number in range(30_000)
+    ]
+    dump = write_dump(tmp_path / "a", calls)
+    out = tmp_path / "o"
+    command = [sys.executable, "-m", "tensorprobe", "compare", str(dump), str(dump), "-o", str(out)]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A job in the background starts with the signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    deadline = time.monotonic() + 60
+    while not out.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    if process.returncode == 0:
+        pytest.skip("it was done before it could be interrupted")
+    assert process.returncode == 130, error
+    assert error == "tensorprobe: interrupted\n"
+    assert [file for file in out.iterdir() if not file.name.startswith(("compare_", "adv"))] == []
+    for file in out.glob("*.xlsx"):
+        import zipfile
+
+        assert zipfile.ZipFile(file).testzip() is None

@@ -1,0 +1,17 @@
+"""`make demo` finds the planted fault, in its own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensorprobe import demo
+
+
+def test_the_demo_names_the_faulty_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(str(tmp_path / "demo")) == 0
+    text = capsys.readouterr().out
+    assert "first that fails: Functional.layer_norm.0.forward.output.0" in text
+    assert "Functional.layer_norm.0.forward.input.4 is 0.5 against 1e-05" in text
+    assert "data of output.0" in text
