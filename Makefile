@@ -42,6 +42,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/capture_data.py
+	$(BIN)/python benchmarks/precheck.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

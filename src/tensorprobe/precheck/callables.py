@@ -28,6 +28,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "torch._C._VariableFunctions",
         "torch.functional",
         "torch.sparse",
+        "torch._C._sparse",
         "torch.signal.windows",
     ),
     "Tensor": ("torch.Tensor",),

@@ -228,6 +228,7 @@ class _Check:
                 None if found is None else _plain(found)
                 for found in map(pick, self._sides.noisy_sides())
             ],
+            computed_in=self._sides.autocast if ours.is_floating_point() else None,
         )
         return CheckedOutput(place, ours, theirs, judgement)
 

@@ -120,25 +120,23 @@ class _Source:
 
     def gradients(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """Return recorded gradients where there are some that fit, else random ones."""
-        made = make_like(outputs, self.seed)
-        if not self._is_real:
-            return made
-        recorded = self._recorded_gradients()
-        if len(recorded) != len(outputs):
-            return made
+        recorded = self._recorded_gradients() if self._is_real else ()
+        if len(recorded) != len(outputs) or not any(recorded):
+            return make_like(outputs, self.seed)
         found: list[torch.Tensor | None] = []
-        for value, output, random in zip(recorded, outputs, made, strict=True):
-            if not isinstance(value, TensorValue) or value.shape != tuple(output.shape):
-                # Where none was recorded none arrived, unless all are missing.
-                found.append(None if any(recorded) else random)
-                continue
-            if value.data_name is None and _size(value):
-                found.append(random)
+        for index, (value, output) in enumerate(zip(recorded, outputs, strict=True)):
+            if not isinstance(value, TensorValue):
+                # None arrived there.
+                found.append(None)
                 continue
             try:
-                found.append(load_tensor(self._checker.part, value).to(output.dtype))
+                gradient = load_tensor(self._checker.part, value)
             except RebuildError:
-                found.append(random)
+                gradient = None
+            if gradient is None or gradient.shape != output.shape:
+                found.extend(make_like([output], self.seed + index))
+            else:
+                found.append(gradient.to(output.dtype))
         return found
 
     def _recorded_gradients(self) -> tuple[Value, ...]:

@@ -18,7 +18,9 @@ from tensorprobe.names import UNINITIALISED
 __all__ = [
     "CASTS",
     "COARSE_IN_HALVES",
+    "STEPWISE_IN_HALVES",
     "UNINITIALISED",
+    "UNSEEN_WRITERS",
     "is_dropout",
     "is_in_place",
     "needs_recorded_dtype",
@@ -34,6 +36,18 @@ CASTS = frozenset(
 COARSE_IN_HALVES = frozenset(
     ("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "affine_grid",
      "_grid_sampler_2d_cpu_fallback")
+)  # fmt: skip
+
+# They round to the recorded dtype between their steps, and some of them jump.
+STEPWISE_IN_HALVES = COARSE_IN_HALVES | frozenset(
+    ("__floordiv__", "__mod__", "__rfloordiv__", "_trilinear", "bilinear", "div", "div_", "divide",
+     "floor_divide", "fmod", "remainder")
+)  # fmt: skip
+
+# They write their running statistics without a word to autograd.
+UNSEEN_WRITERS = frozenset(
+    ("_batch_norm_with_update", "_native_batch_norm_legit", "batch_norm", "cudnn_batch_norm",
+     "instance_norm", "miopen_batch_norm", "native_batch_norm")
 )  # fmt: skip
 
 # Which results are one of many right ones: vectors may turn, and so do their gradients.

@@ -29,6 +29,10 @@ _ULP_LIMITS = {2: 1, 4: 32, 8: 32}
 _SMALL = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-10, torch.float32: 2.0**-20}
 _SMALL_ERROR = {torch.float16: 2.0**-16, torch.bfloat16: 2.0**-16, torch.float32: 2.0**-30}
 
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Small enough for every step over a piece to stay in the cache.
+_PIECE = 1 << 14
+
 
 @dataclass(frozen=True, slots=True)
 class OutputNumbers:
@@ -109,63 +113,84 @@ def measure_output(candidate: torch.Tensor, reference: torch.Tensor) -> OutputNu
 def _measure_errors(
     candidate: torch.Tensor, reference: torch.Tensor, common: dict[str, object]
 ) -> OutputNumbers:
-    dtype = candidate.dtype
+    dtype, pair = candidate.dtype, common["pair"]
+    assert isinstance(pair, PairNumbers)
+    count = max(pair.count - max(pair.candidate_nonfinite, pair.reference_nonfinite), 1)
+    mean_size = math.sqrt(pair.reference_squares / count) * pair.scales.reference
     if dtype.is_complex:
         candidate, reference = torch.view_as_real(candidate), torch.view_as_real(reference)
-    ours, theirs = candidate.double().flatten(), reference.double().flatten()
-    both = torch.isfinite(ours) & torch.isfinite(theirs)
-    if not bool(both.all()):
-        ours, theirs = ours[both], theirs[both]
-    error, size = ours - theirs, theirs.abs()
-    count = max(error.numel(), 1)
-    above, below = int((error > 0).sum()), int((error < 0).sum())
-    error = error.abs_()
-    mean_size = math.sqrt(float((size * size).sum()) / count)
-    worst = float((error / (size + mean_size)).nan_to_num_(0.0).max()) if error.numel() else 0.0
-    nonzero = size > 0
-    relative = error[nonzero] / size[nonzero]
-    small = size < _SMALL.get(dtype, 0.0)
-    small_count = int(small.sum())
-    wrong = int((error[small] > _SMALL_ERROR.get(dtype, 0.0)).sum()) if small_count else 0
-    ulp_max, ulp_mean, ulp_over = _ulp_errors(candidate, reference)
+    is_finite = not (pair.candidate_nonfinite or pair.reference_nonfinite)
+    sums = _Sums(candidate.dtype, mean_size)
+    left, right = candidate.reshape(-1), reference.reshape(-1)
+    for start in range(0, left.numel(), _PIECE):
+        ours, theirs = left[start : start + _PIECE], right[start : start + _PIECE]
+        if not is_finite:
+            both = torch.isfinite(ours) & torch.isfinite(theirs)
+            ours, theirs = ours[both], theirs[both]
+        if ours.numel():
+            sums.add(ours, theirs)
     return OutputNumbers(
-        worst=worst,
-        root_mean_square=math.sqrt(float((error * error).sum()) / count),
-        mean_relative=float(relative.mean()) if relative.numel() else 0.0,
-        balance=abs(above - below) / count,
-        small_wrong=wrong / small_count if small_count else 0.0,
-        ulp_max=ulp_max,
-        ulp_mean=ulp_mean,
-        ulp_over=ulp_over,
+        worst=sums.worst,
+        root_mean_square=math.sqrt(pair.difference_squares / count) * pair.scales.difference,
+        mean_relative=sums.relative / max(sums.nonzero, 1),
+        balance=abs(sums.lean) / max(sums.count, 1),
+        small_wrong=sums.small_wrong / max(sums.small, 1),
+        ulp_max=None if sums.width is None else sums.ulp_max,
+        ulp_mean=None if sums.width is None else sums.ulps / max(sums.count, 1),
+        ulp_over=None if sums.width is None else sums.ulps_over / max(sums.count, 1),
         **common,  # type: ignore[arg-type]
     )
 
 
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+class _Sums:
+    """What adds up over the pieces of a pair."""
+
+    def __init__(self, dtype: torch.dtype, mean_size: float) -> None:
+        is_measured = dtype.is_floating_point and dtype.itemsize in _INTEGERS
+        self.width = dtype.itemsize if is_measured else None
+        self._mean_size = mean_size
+        self._small, self._small_error = _SMALL.get(dtype, 0.0), _SMALL_ERROR.get(dtype, 0.0)
+        self.count = self.lean = self.nonzero = self.small = self.small_wrong = 0
+        self.worst = self.relative = self.ulp_max = self.ulps = 0.0
+        self.ulps_over = 0
+
+    def add(self, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+        """Add one piece of finite numbers."""
+        if self.width is not None:
+            units = _units_between(ours, theirs, self.width)
+            self.ulp_max = max(self.ulp_max, float(units.max()))
+            self.ulps += float(units.sum())
+            self.ulps_over += int((units > _ULP_LIMITS[self.width]).sum())
+        size = theirs.double()
+        error = ours.double().sub_(size)
+        size.abs_()
+        self.count += error.numel()
+        self.lean += int(error.sign().sum())
+        error.abs_()
+        shares = error / (size + self._mean_size)
+        self.worst = max(self.worst, float(shares.nan_to_num_(0.0).max()))
+        nonzero = size > 0
+        self.nonzero += int(nonzero.sum())
+        self.relative += float(torch.where(nonzero, error / size, 0.0).sum())
+        if self._small:
+            small = size < self._small
+            self.small += int(small.sum())
+            self.small_wrong += int((small & (error > self._small_error)).sum())
 
 
-def _ulp_errors(
-    candidate: torch.Tensor, reference: torch.Tensor
-) -> tuple[float | None, float | None, float | None]:
+def _units_between(ours: torch.Tensor, theirs: torch.Tensor, width: int) -> torch.Tensor:
     """Count the numbers of the dtype that lie between each candidate and its reference."""
-    width = candidate.dtype.itemsize
-    if not candidate.is_floating_point() or width not in _INTEGERS:
-        return None, None, None
-    both = torch.isfinite(candidate) & torch.isfinite(reference)
-    if not bool(both.any()):
-        return 0.0, 0.0, 0.0
-    ours, theirs = (_place_in_order(side[both], width) for side in (candidate, reference))
-    units = (ours - theirs).double().abs_()
+    first, second = _place_in_order(ours, width), _place_in_order(theirs, width)
+    units = (first - second).double().abs_()
     if width == 8:
         # Differences of far places wrap around; those need no exact count.
-        rough = (ours.double() - theirs.double()).abs_()
+        rough = (first.double() - second.double()).abs_()
         units = torch.where(rough < 2.0**52, units, rough)
-    over = (units > _ULP_LIMITS[width]).double().mean()
-    return float(units.max()), float(units.mean()), float(over)
+    return units
 
 
 def _place_in_order(tensor: torch.Tensor, width: int) -> torch.Tensor:
     """Return the place of each number among all numbers of its dtype; zeros are one."""
-    bits = tensor.contiguous().view(_INTEGERS[width]).long()
+    bits = tensor.view(_INTEGERS[width]).long()
     lowest = -(1 << (width * 8 - 1))
     return torch.where(bits < 0, lowest - bits, bits)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +52,7 @@ def run_orders(
     devices: Sequence[str],
     jobs: int,
     timeout: float,
-) -> Iterator[tuple[Order, CallResult]]:
+) -> Generator[tuple[Order, CallResult], None, None]:
     """Check calls in worker processes and yield each result as it comes.
 
     Args:
@@ -101,7 +101,7 @@ def run_orders(
                             worker.dismiss()
         finally:
             for worker in workers:
-                worker.kill()
+                worker.abandon()
 
 
 class _Worker:
@@ -183,6 +183,19 @@ class _Worker:
         """End it at once."""
         self._process.kill()
 
+    def abandon(self) -> None:
+        """End it and let go of everything that was for it."""
+        self.kill()
+        self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        # What it did not read any more is of no use to anybody.
+        with suppress(OSError):
+            self._orders.close()
+        os.close(self.answers)
+        self._errors.close()
+
     def bury(
         self, waiting: deque[Order], timeout: float | None
     ) -> Iterator[tuple[Order, CallResult]]:
@@ -196,14 +209,10 @@ class _Worker:
             TensorprobeError: it never started.
         """
         code = self._process.wait()
-        if not self._is_dismissed:
-            # What it did not read any more is of no use to anybody.
-            with suppress(OSError):
-                self._orders.close()
-        os.close(self.answers)
+        last_words = self._last_words()
+        self._close()
         if not self._is_ready:
-            raise TensorprobeError(self._failure or f"a worker cannot start: {self._last_words()}")
-        self._errors.close()
+            raise TensorprobeError(self._failure or f"a worker cannot start: {last_words}")
         culprit = None if self._said_bye or not self.at_work else self.at_work.popleft()
         waiting.extendleft(reversed(self.at_work))
         self.at_work.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,19 +127,6 @@ def precheck_dump(
     if resume is not None and not Path(resume).exists():
         raise DumpError(f"{resume} does not exist; there is nothing to resume")
     stamp = time.strftime("%Y%m%d%H%M%S") if resume is None else stamp_of(Path(resume))
-    jobs_of = [
-        _Part(
-            part,
-            plan_calls(part, include=include, exclude=exclude, dedupe=dedupe),
-            folder,
-            stamp,
-            part.label.replace("/", "_") if len(opened.parts) > 1 else "",
-        )
-        for part in parts
-    ]
-    by_path = {str(part.dump.path): part for part in jobs_of}
-    orders = [order for part in jobs_of for order in part.orders()]
-    total = sum(len(part.planned) for part in jobs_of)
     settings: dict[str, Any] = {
         "dump": str(Path(dump).absolute()),
         "data": data or "auto",
@@ -148,25 +136,32 @@ def precheck_dump(
         "jit_compile": jit_compile,
     }
     seconds = [0.0, 0.0]
-    done = total - len(orders)
-    try:
-        for order, result in run_orders(
+    with ExitStack() as stack:
+        checked: dict[str, _Part] = {}
+        for part in parts:
+            planned = plan_calls(part, include=include, exclude=exclude, dedupe=dedupe)
+            label = part.label.replace("/", "_") if len(opened.parts) > 1 else ""
+            files = stack.enter_context(ResultFiles(folder, stamp, label))
+            checked[str(part.path)] = _Part(part, planned, files)
+        orders = [order for part in checked.values() for order in part.orders()]
+        total = sum(len(part.planned) for part in checked.values())
+        results = run_orders(
             orders, settings, devices=list(devices) or ["auto"], jobs=jobs, timeout=timeout
+        )
+        # Closed at once on any error: workers must not outlive it.
+        for done, (order, result) in enumerate(
+            stack.enter_context(closing(results)), total - len(orders) + 1
         ):
-            by_path[order.part].add(result)
+            checked[order.part].add(result)
             seconds[0] += result.device_seconds
             seconds[1] += result.reference_seconds
-            done += 1
             if on_progress is not None:
                 on_progress(done, total, order.name)
-    finally:
-        for part in jobs_of:
-            part.close()
     return PrecheckReport(
-        tuple(line for part in jobs_of for line in part.lines),
-        tuple(part.files.result_path for part in jobs_of),
-        tuple(part.files.details_path for part in jobs_of),
-        sum(call.stands_for for part in jobs_of for call in part.planned),
+        tuple(line for part in checked.values() for line in part.lines),
+        tuple(part.files.result_path for part in checked.values()),
+        tuple(part.files.details_path for part in checked.values()),
+        sum(call.stands_for for part in checked.values() for call in part.planned),
         (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
         time.monotonic() - start,
         *seconds,
@@ -176,12 +171,10 @@ def precheck_dump(
 class _Part:
     """One part of the dump: its plan, its files, and the results that wait for their turn."""
 
-    def __init__(
-        self, dump: RankDump, planned: list[PlannedCall], folder: Path, stamp: str, label: str
-    ) -> None:
+    def __init__(self, dump: RankDump, planned: list[PlannedCall], files: ResultFiles) -> None:
         self.dump = dump
         self.planned = planned
-        self.files = ResultFiles(folder, stamp, label)
+        self.files = files
         self.lines: list[CheckedLine] = []
         self._early: dict[str, CallResult] = {}
         shown = [call.shown for call in planned]
@@ -225,10 +218,6 @@ class _Part:
                     ready.excess,
                 )
             )
-
-    def close(self) -> None:
-        """Close the files."""
-        self.files.__exit__()
 
 
 def _check_options(data: str | None, jobs: int, timeout: float, devices: Sequence[str]) -> None:

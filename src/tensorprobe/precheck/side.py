@@ -47,6 +47,7 @@ def run_forward(
     device: torch.device,
     with_gradients: bool,
     copies_leaves: bool,
+    watches_writes: bool = False,
     around: AbstractContextManager[Any] | None = None,
 ) -> Side:
     """Make the call and keep what it returns or writes.
@@ -57,6 +58,7 @@ def run_forward(
         device: where it runs.
         with_gradients: whether autograd watches.
         copies_leaves: the call may write into its inputs, which leaves of a graph do not allow.
+        watches_writes: the call writes into inputs without raising their versions.
         around: entered around the call.
 
     Raises:
@@ -84,6 +86,7 @@ def run_forward(
             )
             given = list(tensors_in((call.args, dict(call.kwargs))))
         versions = [tensor._version for tensor in given]
+        before_call = [tensor.detach().clone() for tensor in given] if watches_writes else []
         start = _now(device)
         result = call.run()
         seconds = _now(device) - start
@@ -93,6 +96,9 @@ def run_forward(
         for place, (tensor, version) in enumerate(zip(given, versions, strict=True))
         if tensor._version != version and not any(tensor is output for output in outputs)
     }
+    for place, old in enumerate(before_call):
+        if not torch.equal(old, given[place].detach()):
+            written.setdefault(place, given[place])
     if not outputs and 0 in written:
         # A statement such as x[0] = 1: what it leaves behind is its result.
         outputs = [written.pop(0)]
@@ -145,8 +151,9 @@ def _outputs_of(result: Any) -> list[torch.Tensor]:
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:
     states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
+    module: Any = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(module, "get_rng_state"):
+        states.append(module.get_rng_state(device))
     return states
 
 
@@ -157,6 +164,6 @@ def _now(device: torch.device) -> float:
 
 
 def _synchronize(device: torch.device) -> None:
-    module = getattr(torch, device.type, None)
-    if module is not None and hasattr(module, "synchronize"):
+    module: Any = getattr(torch, device.type, None)
+    if hasattr(module, "synchronize"):
         module.synchronize(device)

@@ -1,4 +1,4 @@
-"""A dump of a few calls, captured from a small training step."""
+"""A small training step with most kinds of calls in it, and how to capture one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -18,19 +17,18 @@ from tensorprobe.store import RankDump
 Capture = Callable[..., RankDump]
 
 
-@pytest.fixture
-def capture(tmp_path: Path) -> Capture:
+def capture_into(folder: Path) -> Capture:
     """Return a function that captures what another one runs."""
-    folders = iter(range(1000))
+    numbers = iter(range(1000))
 
     def run(what: Callable[[], Any], *, task: str = "tensor", level: str = "L1") -> RankDump:
-        folder = tmp_path / f"dump{next(folders)}"
-        debugger = PrecisionDebugger(dump_path=str(folder), task=task, level=level)
+        path = folder / f"dump{next(numbers)}"
+        debugger = PrecisionDebugger(dump_path=str(path), task=task, level=level)
         debugger.start()
         what()
         debugger.stop()
         debugger.step()
-        return open_dump(folder).part()
+        return open_dump(path).part()
 
     return run
 

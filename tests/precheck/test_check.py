@@ -1,0 +1,176 @@
+"""Calls of every kind are made again and judged: in place, views, autocast, no gradient, L2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from precheck_models import Capture, capture_into, unseen
+from torch.nn import functional
+
+from tensorprobe.precheck.checker import Checker
+from tensorprobe.precheck.outcome import CallResult
+from tensorprobe.precheck.plan import plan_calls
+from tensorprobe.store import RankDump
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    return capture_into(tmp_path)
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
+    with unseen():
+        noise = torch.Generator().manual_seed(5)
+        return torch.randn(shape, generator=noise).to(dtype).requires_grad_(grad)
+
+
+def check(part: RankDump, data: Any = "auto") -> dict[str, CallResult]:
+    checker = Checker(part, torch.device("cpu"), data)
+    return {call.shown: checker.check(call.name) for call in plan_calls(part)}
+
+
+def only(results: dict[str, CallResult], name: str) -> CallResult:
+    return next(result for shown, result in results.items() if name in shown)
+
+
+def in_place() -> None:
+    given = x(4, 4, grad=True)
+    (given * 1).mul_(2).add_(1).sum().backward()
+
+
+def written_part() -> None:
+    given = x(4, 4)
+    given[1:, 0] = 3.0
+
+
+def a_view() -> None:
+    x(4, 6, grad=True).transpose(0, 1)[1:3].sum().backward()
+
+
+def several_outputs() -> None:
+    values, _indices = x(5, 7, grad=True).topk(3, dim=1)
+    values.sum().backward()
+
+
+def no_gradient() -> None:
+    with torch.no_grad():
+        functional.gelu(x(4, 4, grad=True))
+
+
+def only_one_output_used() -> None:
+    first, _second = x(6, 4, grad=True).split(3)
+    first.sum().backward()
+
+
+@pytest.mark.parametrize("data", ["real", "random"])
+@pytest.mark.parametrize(
+    ("run", "name", "backward"),
+    [
+        (in_place, "mul_", "pass"),
+        (in_place, "add_", "pass"),
+        (written_part, "__setitem__", ""),
+        (a_view, "transpose", "pass"),
+        (a_view, "__getitem__", "pass"),
+        (several_outputs, "topk", "pass"),
+        (no_gradient, "gelu", ""),
+        (only_one_output_used, "split", "pass"),
+    ],
+)
+def test_calls_of_each_kind(
+    capture: Capture, run: Callable[[], None], name: str, backward: str, data: str
+) -> None:
+    result = only(check(capture(run), data), name)
+    assert (result.forward, result.backward) == ("pass", backward), result
+
+
+def test_running_statistics_are_compared_too(capture: Capture) -> None:
+    def run() -> None:
+        with unseen():
+            mean, variance = torch.zeros(4), torch.ones(4)
+        result = functional.batch_norm(x(8, 4, 3, grad=True), mean, variance, training=True)
+        result.pow(3).sum().backward()
+
+    result = only(check(capture(run)), "batch_norm")
+    assert (result.forward, result.backward) == ("pass", "pass"), result
+    places = [row.name for row in result.rows]
+    assert "Functional.batch_norm.0.forward.input.1" in places
+    assert "Functional.batch_norm.0.forward.input.2" in places
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_seen_from_the_result(capture: Capture, dtype: torch.dtype) -> None:
+    def run() -> None:
+        with torch.autocast("cpu", dtype=dtype):
+            result = functional.linear(x(8, 16, grad=True), x(4, 16, grad=True))
+        result.float().square().sum().backward()
+
+    result = only(check(capture(run)), "linear")
+    assert (result.forward, result.backward) == ("pass", "pass"), result
+    assert f"run under autocast to {dtype}" in result.message
+    assert result.rows[0].device_dtype == str(dtype)
+
+
+def test_the_reference_is_one_precision_up(capture: Capture) -> None:
+    def run() -> None:
+        torch.exp(x(4))
+        torch.exp(x(4, dtype=torch.bfloat16))
+        functional.softmax(x(4, dtype=torch.float16), dim=0, dtype=torch.float32)
+        torch.arange(4) + 1
+
+    rows = {name: result.rows[0] for name, result in check(capture(run)).items()}
+    assert rows["Torch.exp.0"].reference_dtype == "torch.float64"
+    assert rows["Torch.exp.1"].reference_dtype == "torch.float32"
+    assert rows["Functional.softmax.0"].reference_dtype == "torch.float64"
+    assert rows["Functional.softmax.0"].device_dtype == "torch.float32"
+    assert rows["Torch.arange.0"].reference_dtype == "torch.int64"
+
+
+def test_casts_are_marked_and_memory_that_nobody_set_is_skipped(capture: Capture) -> None:
+    def run() -> None:
+        x(4).type_as(x(4, dtype=torch.float16))
+        torch.empty(3)
+        torch.nextafter(x(4), x(4) + 1)
+
+    results = check(capture(run))
+    assert only(results, "type_as").forward == "pass"
+    assert "of limited value" in only(results, "type_as").message
+    assert only(results, "empty").forward == "SKIP"
+    assert "uninitialised" in only(results, "empty").message
+    assert only(results, "nextafter").forward == "pass"
+
+
+def test_random_calls_have_their_own_rule(capture: Capture) -> None:
+    def run() -> None:
+        functional.dropout(x(500, grad=True), 0.3).sum().backward()
+        functional.dropout(x(500), 0.3, training=False)
+        torch.bernoulli(x(200).sigmoid())
+        torch.rand(100)
+
+    results = check(capture(run))
+    assert only(results, "dropout.0").forward == only(results, "dropout.0").backward == "pass"
+    assert "share of zeros" in only(results, "dropout.0").rows[0].message
+    assert only(results, "dropout.1").rows[0].message == ""
+    assert "distribution" in only(results, "bernoulli").rows[0].message
+    assert only(results, "rand.0").forward == "pass"
+
+
+def test_operators_of_both_directions_are_checked_at_l2(capture: Capture) -> None:
+    def run() -> None:
+        functional.gelu(x(4, 4, grad=True)).sum().backward()
+
+    results = check(capture(run, level="L2"))
+    backward = [name for name in results if name.endswith(".backward")]
+    assert any("gelu_backward" in name for name in backward)
+    assert {result.forward for result in results.values()} <= {"pass", "SKIP"}, results
+
+
+def test_data_that_is_missing_is_made_up_or_a_reason(capture: Capture, tmp_path: Path) -> None:
+    part = capture(lambda: torch.exp(x(4)))
+    next(tmp_path.rglob("Torch.exp.0.forward.input.0.pt")).unlink()
+    result = only(check(part, "real"), "exp")
+    assert result.forward == "SKIP" and "does not exist" in result.message
+    assert only(check(part, "random"), "exp").forward == "pass"
