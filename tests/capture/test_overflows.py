@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import models
 import pytest
 import torch
 from torch import nn
@@ -11,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from overflow_runs import LateStatistics, search, try_search
-from tensorprobe import Dump, PrecisionDebugger
+from tensorprobe import Dump, PrecisionDebugger, open_dump
 from tensorprobe.precheck.rebuild import load_tensor
 from tensorprobe.records import TensorValue
 
@@ -293,6 +296,42 @@ def test_a_watched_training_is_the_same_bit_for_bit(tmp_path: Path, level: str) 
         )
 
 
+class Search(models.Watch):
+    """A search around each step."""
+
+    def __init__(self, folder: Path, level: str) -> None:
+        self._debugger = PrecisionDebugger(dump_path=folder, task="overflow_check", level=level)
+
+    def start(self, model: nn.Module) -> None:
+        self._debugger.start(model)
+
+    def stop(self) -> None:
+        self._debugger.stop()
+
+    def step(self) -> None:
+        self._debugger.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "level"),
+    [
+        ("cnn", "fp32", "mix"),
+        ("gpt recomputed reentrantly", "bf16", "L1"),
+        ("moe", "autocast", "L1"),
+        ("shared memory", "bf16", "mix"),
+        ("unet", "fp32", "L0"),
+        ("lstm", "autocast", "L2"),
+    ],
+)
+def test_models_of_every_kind_train_as_ever_and_do_not_overflow(
+    tmp_path: Path, name: str, precision: str, level: str
+) -> None:
+    bare = models.train(models.CASES[name], precision)
+    watched = models.train(models.CASES[name], precision, Search(tmp_path / "dump", level))
+    assert watched == bare
+    assert list((tmp_path / "dump").iterdir()) == []
+
+
 def test_what_waits_for_its_numbers_is_not_lost_to_what_is_written_meanwhile(
     tmp_path: Path,
 ) -> None:
@@ -328,6 +367,24 @@ def test_no_more_is_held_than_the_budget_allows(tmp_path: Path) -> None:
 
     dump = search(tmp_path / "dump", run, memory_budget=1)
     assert len(names(dump)) == 8
+
+
+def test_a_run_that_is_killed_soon_after_leaves_its_overflow(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, time, torch\n"
+        "from tensorprobe import PrecisionDebugger\n"
+        f"debugger = PrecisionDebugger(dump_path={str(tmp_path)!r}, task='overflow_check')\n"
+        "debugger.start()\n"
+        "torch.log(torch.zeros(3))\n"
+        "for _ in range(20):\n"
+        "    time.sleep(0.05)\n"
+        "    torch.tanh(torch.ones(3))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL)
+    dump = open_dump(tmp_path)
+    assert names(dump) == ["Torch.log.0.forward"]
+    assert torch.equal(data_of(dump, "Torch.log.0.forward", side="input")[0], torch.zeros(3))
 
 
 def test_nothing_is_held_once_a_call_is_decided(tmp_path: Path, numbers: str) -> None:

@@ -162,6 +162,10 @@ class OverflowRecorder(Recorder):
     ) -> None:
         """Put one call at the end of the line of those that may have overflowed."""
         with self._lock:
+            if self._pending:
+                # An overflow whose data were on their way; a run that overflows may soon end.
+                self._data.poll()
+                self._write_ready()
             if self._count.is_spent:
                 return
             call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)

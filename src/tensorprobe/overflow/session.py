@@ -140,7 +140,6 @@ def overflow_dump(
 
 
 def _row_of(part: RankDump, overflow: JudgedOverflow) -> OverflowRow:
-    stack = part.stack(overflow.name)
     extents, replay = overflow.found.extents, overflow.replay
     return OverflowRow(
         part=overflow.part,
@@ -153,8 +152,17 @@ def _row_of(part: RankDump, overflow: JudgedOverflow) -> OverflowRow:
         inputs=range_text(extents.inputs),
         outputs=range_text(extents.outputs),
         message=replay.message,
-        stack="" if not stack else f"{stack[0].path}:{stack[0].line} {stack[0].source}",
+        stack=_line_of(part, overflow.name),
     )
+
+
+def _line_of(part: RankDump, name: str) -> str:
+    """Return the line of the program that made a call; not one of torch, where there is another."""
+    stack = part.stack(name)
+    if not stack:
+        return ""
+    frame = next((frame for frame in stack if "/torch/" not in frame.path), stack[0])
+    return f"{frame.path}:{frame.line} {frame.source}"
 
 
 def _shown(name: str) -> str:
