@@ -165,6 +165,34 @@ def test_the_tools_own_replay_on_a_device_is_shown(tmp_path: Path) -> None:
         tensorprobe.overflow(tmp_path / "dump", tmp_path, device="toaster:0")
 
 
+def test_a_random_call_is_not_blamed_for_other_random_numbers(tmp_path: Path) -> None:
+    x = torch.ones(8)
+
+    def run() -> None:
+        with FaultyDevice(aten.bernoulli_.float):
+            torch.nn.functional.dropout(x, 0.5)
+
+    report = judge(tmp_path, run)
+    assert sentences(report) == [
+        "The Functional.dropout.0 overflow is not judged: it draws random numbers, and those of "
+        "the CPU do not overflow"
+    ]
+
+
+def test_where_rounding_decides_nobody_is_blamed(tmp_path: Path) -> None:
+    x = torch.tensor([1.0, 2.0], dtype=torch.float16)
+
+    def run() -> None:
+        with FaultyDevice(aten.mul.Tensor):
+            torch.mul(x, 65480.0 / 2)
+
+    (overflow,) = judge(tmp_path, run).overflows
+    assert overflow.verdict == "normal"
+    assert overflow.replay.message == (
+        "the exact result is so near the limit that rounding decides"
+    )
+
+
 # --- dumps of the older tools ----------------------------------------------------------------
 
 
@@ -181,7 +209,8 @@ def test_forward_info_of_the_oldest_tool_is_judged(tmp_path: Path) -> None:
     folder = tmp_path / "forward_real_data" / "rank7"
     folder.mkdir(parents=True)
     entries = {}
-    for name, value in (("Torch*exp*0", 1000.0), ("Torch*exp*1", 1.0)):
+    values = (("Torch*exp*0", 1000.0), ("Torch*exp*1", 1.0), ("Torch*argmax*0", 1.0))
+    for name, value in values:
         torch.save(torch.tensor([value]), folder / f"{name}.0.pt")
         leaf = {
             "type": "torch.Tensor",
@@ -195,7 +224,10 @@ def test_forward_info_of_the_oldest_tool_is_judged(tmp_path: Path) -> None:
     assert sentences(report) == [
         "The Torch.exp.0 overflow is a normal overflow.",
         "The Torch.exp.1 overflow is an abnormal overflow.",
+        "The Torch.argmax.0 overflow is not judged: its results are no floating-point numbers",
     ]
+    report = tensorprobe.overflow(tmp_path / "forward_info_7.json", tmp_path, device="cpu")
+    assert [overflow.verdict for overflow in report.overflows][1] == "not judged"
 
 
 # --- the command -----------------------------------------------------------------------------

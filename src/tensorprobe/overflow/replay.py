@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -31,6 +31,8 @@ __all__ = ["Replay", "Verdict", "replay_overflow"]
 Verdict = Literal["normal", "abnormal", "not judged"]
 _CPU = torch.device("cpu")
 _SEED = 1234
+# From this share of the largest number on, the order of a sum decides whether it is reached.
+_NEAR = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,22 @@ def replay_overflow(part: RankDump, name: str, *, device: torch.device | None = 
             return _Replaying(part, name).run(device)
     except (CannotJudgeError, RebuildError) as err:
         return Replay("not judged", message=str(err))
+
+
+class _Exact(NamedTuple):
+    """What a call gives in a higher precision.
+
+    Attributes:
+        text: in words.
+        is_beyond: whether the recorded dtype cannot hold it.
+        is_near: whether it can, but only just.
+        has_floats: whether there is a floating-point number in it.
+    """
+
+    text: str
+    is_beyond: bool = False
+    is_near: bool = False
+    has_floats: bool = True
 
 
 class _Replaying:
@@ -111,30 +129,48 @@ class _Replaying:
             if refused:
                 raise CannotJudgeError(refused)
         given = self._given(sides)
-        exact, is_beyond = self._exact(reference)
+        exact = self._exact(reference)
+        notes = []
         if candidate is None:
-            overflows = is_beyond
-            on_cpu = refusal
-            notes = ["judged by the higher precision, because the CPU lacks this dtype"]
+            overflows, on_cpu = exact.is_beyond, refusal
+            notes.append("judged by the higher precision, because the CPU lacks this dtype")
         else:
-            made = _extents(self._results(candidate))
-            overflows = _overflows(given, made)
+            overflows = _overflows(given, _extents(self._results(candidate)))
             on_cpu = "overflows" if overflows else "finite"
-            notes = []
-            if overflows and not is_beyond:
+            if overflows and not exact.is_beyond:
                 notes.append("only values in between overflow: the exact result fits")
-        if not self._has_data:
-            if not overflows:
-                raise CannotJudgeError(
-                    "the dump holds no data of this call, and random data within the recorded "
-                    "range do not overflow; capture with task overflow_check or tensor"
-                )
-            notes.append("with random data within the recorded range")
+        if not overflows and exact.is_near:
+            overflows = True
+            notes.append("the exact result is so near the limit that rounding decides")
         on_device = "" if device is None else self._on_device(device, given)
+        if not overflows:
+            self._require_certainty(candidate, on_device, exact)
+        if not self._has_data:
+            notes.append("with random data within the recorded range")
         if on_device == "finite":
             notes.append(f"it does not happen again on {device}")
         verdict: Verdict = "normal" if overflows else "abnormal"
-        return Replay(verdict, on_cpu, exact, on_device, "; ".join(notes))
+        return Replay(verdict, on_cpu, exact.text, on_device, "; ".join(notes))
+
+    def _require_certainty(self, candidate: Side | None, on_device: str, exact: _Exact) -> None:
+        """Go no further if a call that does not overflow on the CPU may have been right to do so.
+
+        Raises:
+            CannotJudgeError: it says nothing of the device; the message is the reason.
+        """
+        if not self._has_data:
+            raise CannotJudgeError(
+                "the dump holds no data of this call, and random data within the recorded range "
+                "do not overflow; capture with task overflow_check or tensor"
+            )
+        if candidate is not None and candidate.drew_random:
+            raise CannotJudgeError("it draws random numbers, and those of the CPU do not overflow")
+        if self._record.outputs is None:
+            # Only the list that it stands in says that it overflowed.
+            if not exact.has_floats:
+                raise CannotJudgeError("its results are no floating-point numbers")
+            if on_device == "finite":
+                raise CannotJudgeError("neither the CPU nor the device overflows")
 
     def _on_device(self, device: torch.device, given: Sequence[Extent]) -> str:
         sides = self._sides(device)
@@ -149,19 +185,22 @@ class _Replaying:
         made = _extents(self._results(candidate))
         return "overflows" if _overflows(given, made) else "finite"
 
-    def _exact(self, reference: Side) -> tuple[str, bool]:
-        """Return what the higher precision gave, and whether the recorded dtype cannot hold it."""
+    def _exact(self, reference: Side) -> _Exact:
+        """Return what the higher precision gave, seen from the recorded dtype."""
         tensors = self._results(reference)
         made = _extents(tensors)
         dtype = next((str(t.dtype) for t in tensors if t.is_floating_point()), "")
         if any(map(is_nonfinite, made)):
-            return f"not finite in {dtype} either", True
+            return _Exact(f"not finite in {dtype} either", is_beyond=True)
         largest = max((abs(n) for extent in made for n in (extent.max, extent.min)), default=0.0)
         narrow = self._recorded_dtype()
         limit = LARGEST.get(narrow, math.inf)
         if largest > limit:
-            return f"up to {largest:g} in {dtype}, beyond {narrow} ({limit:g})", True
-        return f"up to {largest:g} in {dtype}", False
+            text = f"up to {largest:g} in {dtype}, beyond {narrow} ({limit:g})"
+            return _Exact(text, is_beyond=True)
+        if not made:
+            return _Exact("", has_floats=False)
+        return _Exact(f"up to {largest:g} in {dtype}", is_near=largest >= _NEAR * limit)
 
     def _recorded_dtype(self) -> str:
         """Return the dtype of the result, or of the arguments where no result was recorded."""
