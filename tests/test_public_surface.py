@@ -25,6 +25,7 @@ def test_the_public_names() -> None:
         "module_dump",
         "module_dump_end",
         "open_dump",
+        "overflow",
         "precheck",
         "save",
         "seed_all",

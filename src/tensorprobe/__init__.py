@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tensorprobe._version import __version__
 
 if TYPE_CHECKING:
-    from tensorprobe import precheck
+    from tensorprobe import overflow, precheck
     from tensorprobe.blame import blame
     from tensorprobe.capture import (
         PrecisionDebugger,
@@ -39,6 +39,7 @@ __all__ = [
     "module_dump",
     "module_dump_end",
     "open_dump",
+    "overflow",
     "precheck",
     "save",
     "seed_all",
@@ -63,9 +64,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "precheck":
+    if name in ("overflow", "precheck"):
         # The room is the function.
-        return import_module("tensorprobe.precheck")
+        return import_module(f"tensorprobe.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tensorprobe' has no attribute {name!r}")
     return getattr(import_module(f"tensorprobe.{_HOMES[name]}"), name)

@@ -26,6 +26,7 @@ examples:
   tensorprobe show dump/step0/rank0 'Functional.*'  the calls whose names fit
   tensorprobe show dump/ Functional.linear.0.forward   everything about one call
   tensorprobe show dump/ --json | jq .name          for machines
+  tensorprobe overflow dump/                        which overflows are a fault?
   tensorprobe compare dump/ trusted/ -o result      which values differ, and the first that does
   tensorprobe blame dump/ trusted/                  the operation at fault, and how sure that is
 
@@ -46,6 +47,22 @@ a whole dump path, of tensorprobe, msprobe, api_accuracy_checker or ptdbg_ascend
 
 With --json every line is one object; "kind" is part, call or gap; numbers that are not finite are
 the texts "NaN", "Infinity" and "-Infinity".
+"""
+
+_OVERFLOW_EXAMPLES = """\
+examples:
+  tensorprobe run --task overflow_check train.py     record the calls that overflow
+  tensorprobe overflow dump_path/                    which of them are a fault?
+  tensorprobe overflow dump_path/ --device cuda:0    does it happen again there?
+  tensorprobe overflow dump_path/step3 -o results
+  tensorprobe overflow forward_info_2861.json
+
+Each overflow is made again on the CPU, in its own dtype and one precision up. If the CPU overflows
+too, the numbers explain it and it is normal; if not, the operation is at fault and it is abnormal.
+The last lines say which call, over all ranks, was the first to make a value that is not finite; for
+that a dump of statistics is enough. Everything is in overflow_check_result_TIME.csv.
+
+Exit code 1: an overflow is abnormal.
 """
 
 _COMPARE_EXAMPLES = """\
@@ -225,7 +242,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=formatter,
     )
     run.add_argument("--config", metavar="FILE", help="a config.json or YAML file")
-    run.add_argument("--task", help="statistics (default), tensor or structure")
+    run.add_argument("--task", help="statistics (default), tensor, overflow_check or structure")
     run.add_argument("--level", help="L0 modules, L1 API calls (default), mix both, L2 kernels")
     run.add_argument("-o", "--dump-path", metavar="DIR", help="where the dump goes (./dump_path)")
     run.add_argument("--step", metavar="N,N-N", action="append", help="only these steps")
@@ -242,6 +259,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(run=_run)
 
     _add_precheck(commands, common, formatter)
+    _add_overflow(commands, common, formatter)
 
     doctor = commands.add_parser(
         "doctor",
@@ -341,6 +359,32 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
     precheck.set_defaults(run=_precheck)
 
 
+def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any) -> None:
+    overflow = commands.add_parser(
+        "overflow",
+        parents=[common],
+        help="tell overflows that the numbers explain from faulty ones",
+        description="Make every recorded call that overflowed again on the CPU, say whether the "
+        "overflow is normal or abnormal, and find the first one over all ranks.",
+        epilog=_OVERFLOW_EXAMPLES,
+        formatter_class=formatter,
+    )
+    add = overflow.add_argument
+    add("dump", metavar="DUMP", help="a dump's file or folder, of any tool")
+    add("-o", "--output", metavar="DIR", default=".", help="where the csv goes (.)")
+    add("--device", metavar="NAME", help="make each call once more on this device, cuda:0")
+    add(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        help="import this first: it registers operators of your own",
+    )
+    add("--step", type=int, metavar="N", help="only this step")
+    add("--rank", type=int, metavar="N", help="only this rank")
+    overflow.set_defaults(run=_overflow)
+
+
 def _help_formatter() -> type[argparse.HelpFormatter]:
     # Colours are for eyes: elsewhere they cost a tenth of a second and a package.
     if not sys.stdout.isatty():
@@ -380,6 +424,19 @@ def _compare(arguments: argparse.Namespace) -> int:
         stack=False if arguments.no_stack else True if arguments.stack else None,
         formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
         jobs=arguments.jobs,
+    )
+
+
+def _overflow(arguments: argparse.Namespace) -> int:
+    from tensorprobe.overflow.command import run_overflow
+
+    return run_overflow(
+        arguments.dump,
+        output_path=arguments.output,
+        device=arguments.device,
+        imports=tuple(arguments.imports or ()),
+        step=arguments.step,
+        rank=arguments.rank,
     )
 
 

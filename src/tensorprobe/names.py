@@ -25,6 +25,7 @@ from tensorprobe.errors import NameFormatError
 
 __all__ = [
     "API_TYPES",
+    "UNINITIALISED",
     "ApiCall",
     "CallName",
     "Direction",
@@ -33,6 +34,7 @@ __all__ = [
     "SavedValue",
     "Section",
     "ValueName",
+    "api_or_module_of",
     "backward_of",
     "forward_of",
     "is_forward",
@@ -52,6 +54,12 @@ Section = Literal["input", "kwargs", "output", "parameters", ""]
 
 API_TYPES = ("Tensor", "Torch", "Functional", "VF", "Aten", "Distributed", "NPU")
 """The types that the tools ship with; a registered custom prefix may be any other word."""
+
+UNINITIALISED = frozenset(
+    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+     "resize_", "resize_as_", "empty_quantized")
+)  # fmt: skip
+"""The functions whose result is memory as it was found."""
 
 # No real name comes near this; a hostile one would only cost time.
 _LONGEST_NAME = 10_000
@@ -274,6 +282,15 @@ def forward_of(text: str) -> str:
     if isinstance(call, (ApiCall, ModuleCall)):
         return str(replace(call, direction="forward"))
     return text
+
+
+def api_or_module_of(text: str) -> str:
+    """Return whose call a forward or backward call is; quick, for every call.
+
+    >>> api_or_module_of("Torch.matmul.0.forward"), api_or_module_of("Module.fc.Linear.forward.2")
+    ('Torch.matmul', 'Module.fc.Linear')
+    """
+    return text.rsplit(".", 2)[0]
 
 
 def is_parameter_gradients(text: str) -> bool:

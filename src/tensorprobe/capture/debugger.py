@@ -27,6 +27,7 @@ from tensorprobe.capture.current import OnClassToo, current_debugger, make_curre
 from tensorprobe.capture.custom_apis import CustomApis
 from tensorprobe.capture.dataloader import DataLoaderWatcher
 from tensorprobe.capture.filters import CallFilter
+from tensorprobe.capture.overflows import OverflowCount
 from tensorprobe.capture.process import current_rank
 from tensorprobe.capture.session import Models, Session
 from tensorprobe.capture.transport import TensorTransport
@@ -39,7 +40,7 @@ __all__ = ["PrecisionDebugger"]
 _LOG = logging.getLogger("tensorprobe")
 _DEFAULT_DUMP_PATH = Path("dump_path")
 _LEVELS = ("L0", "L1", "L2", "mix", "debug")
-_TASKS = ("statistics", "tensor", "structure")
+_TASKS = ("statistics", "tensor", "overflow_check", "structure")
 
 
 class PrecisionDebugger:
@@ -60,7 +61,7 @@ class PrecisionDebugger:
 
     Args:
         config_path: a config.json or YAML file; the other arguments win over it.
-        task: statistics, tensor or structure.
+        task: statistics, tensor, overflow_check or structure.
         dump_path: where the dump goes, by default ./dump_path.
         level: L0 modules, L1 API calls, mix both, debug saved values alone.
         model: the model, or a list of them, to name modules by; `start` takes it too.
@@ -113,6 +114,7 @@ class PrecisionDebugger:
         self._custom = CustomApis(self._apis, self._watch_custom)
         self._step = 0
         self._session: Session | None = None
+        self._overflows = OverflowCount.of(config)
         # Its buffers serve one step after the other.
         self._transport: TensorTransport | None = None
         self._is_started = False
@@ -310,6 +312,8 @@ class PrecisionDebugger:
         self._is_started = False
         self._finish_session(keeps_empty=not self._keeps_going)
         self._release_memory()
+        if self._overflows is not None:
+            self._overflows.tell_if_none(_LOG.warning)
         self.is_closed = True
         self._custom.close()
         if self._loader is not None:
@@ -379,6 +383,8 @@ class PrecisionDebugger:
             rank = current_rank()
             if not self._config.wants_step(self._step) or not self._config.wants_rank(rank or 0):
                 return None
+            if self._overflows is not None and self._overflows.is_spent:
+                return None
             if self._transport is None:
                 self._transport = TensorTransport(self._config.memory_budget << 20)
             self._session = Session(
@@ -389,6 +395,7 @@ class PrecisionDebugger:
                 tell=_LOG.warning,
                 tell_once=self._tell,
                 transport=self._transport,
+                overflows=self._overflows,
             )
         return self._session
 

@@ -90,6 +90,11 @@ class PartDraft(EncodesItself):
         self._requires_grad = requires_grad
         self._form = form
 
+    @property
+    def part(self) -> Draft:
+        """The part whose numbers stand for the tensor."""
+        return self._part
+
     def as_json(self) -> str:
         """Return the tensor's record, now that its numbers are there."""
         return self._part.encode(self._requires_grad, self._form)

@@ -20,6 +20,7 @@ from tensorprobe.capture.functions import FunctionWatcher
 from tensorprobe.capture.gradients import GradientWatcher, InputEdges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
 from tensorprobe.capture.modules import ModuleWatcher
+from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
@@ -52,7 +53,11 @@ class Session:
         tell: Callable[[str], None],
         transport: TensorTransport,
         tell_once: Callable[[str], None] | None = None,
+        overflows: OverflowCount | None = None,
     ) -> None:
+        if overflows is not None:
+            overflows.steps += 1
+            config = looking_at_both_sides(config)
         assert config.dump_path is not None
         info = DumpInfo(
             rank=rank,
@@ -68,7 +73,12 @@ class Session:
         folder = rank_folder(config.dump_path, step=step, rank=rank)
         self._writer = DumpWriter(folder, info, file_format=config.file_format, on_trouble=tell)
         self._transport = transport
-        self.recorder = Recorder(config, self._writer, info, tell, transport)
+        self._overflows = overflows
+        self.recorder = (
+            Recorder(config, self._writer, info, tell, transport)
+            if overflows is None
+            else OverflowRecorder(config, self._writer, info, tell, transport, overflows)
+        )
         self._stacks = StackReader()
         self._functions: FunctionWatcher | None = None
         self._fast_paths: FastPathGuard | None = None
@@ -160,7 +170,9 @@ class Session:
             keeps_empty: whether a step in which nothing was recorded gets a dump.
         """
         self.close()
-        if self._writer.is_empty and not keeps_empty:
+        # Most steps of a long search find nothing: they leave nothing behind.
+        is_idle = self._overflows is not None and not self._writer.has_records
+        if is_idle or (self._writer.is_empty and not keeps_empty):
             self._writer.discard()
             return False
         if (first := self.calls.unseen_scope) is not None:

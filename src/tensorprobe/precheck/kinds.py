@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from tensorprobe.names import UNINITIALISED
+
 __all__ = [
     "CASTS",
     "COARSE_IN_HALVES",
@@ -24,11 +26,6 @@ __all__ = [
     "needs_recorded_dtype",
     "undetermined_outputs",
 ]
-
-UNINITIALISED = frozenset(
-    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
-     "resize_", "resize_as_", "empty_quantized")
-)  # fmt: skip
 
 CASTS = frozenset(
     ("bfloat16", "bool", "byte", "char", "double", "float", "half", "int", "long", "short", "to",

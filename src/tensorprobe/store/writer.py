@@ -135,6 +135,11 @@ class DumpWriter:
         writers = (self, *self._guests)
         return not any(w._names or w._placed or w._files.names or w._gap_count for w in writers)
 
+    @property
+    def has_records(self) -> bool:
+        """Whether a call was written or anything lost; the tree of modules does not count."""
+        return any(w._names or w._files.names or w._gap_count for w in (self, *self._guests))
+
     def for_saved_values(self) -> DumpWriter:
         """Return a writer that adds saved values, in debug.json, to the dump of this one."""
         task = "tensor" if self._info.task == "tensor" else "statistics"

@@ -101,6 +101,10 @@ class StatisticsQueue:
             self._send()
         return measured
 
+    def send(self) -> None:
+        """Send off what was asked for so far, though a batch is not full."""
+        self._send()
+
     def poll(self) -> None:
         """Deliver the numbers that have arrived, without waiting."""
         self._line.poll()

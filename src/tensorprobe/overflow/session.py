@@ -1,0 +1,189 @@
+"""Judge the overflows of a whole dump and write them down.
+
+open_dump ─► find_overflows ─► replay_overflow, one after the other ─► csv ─► OverflowReport
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.errors import ConfigError
+from tensorprobe.names import ApiCall, parse_call
+from tensorprobe.overflow.origin import Origin, find_origins
+from tensorprobe.overflow.replay import Replay, Verdict, replay_overflow
+from tensorprobe.overflow.select import FoundOverflow, find_overflows, range_text
+from tensorprobe.precheck.rebuild import import_modules
+from tensorprobe.records import Gap
+from tensorprobe.report.csv_table import write_csv
+from tensorprobe.report.overflow_table import OverflowRow, overflow_table
+from tensorprobe.store import RankDump, open_dump
+
+__all__ = ["JudgedOverflow", "OverflowReport", "overflow_dump"]
+
+OnJudged = Callable[["JudgedOverflow"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedOverflow:
+    """One overflow and what is said of it.
+
+    Attributes:
+        part: the step and rank, `step0/rank1`.
+        name: the call's name in the dump.
+        shown: its name in the sentence: without `.forward`, as in the older tools.
+        found: how it was found.
+        replay: what repeating it showed.
+    """
+
+    part: str
+    name: str
+    shown: str
+    found: FoundOverflow
+    replay: Replay
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the numbers explain the overflow."""
+        return self.replay.verdict
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words; of one that is judged, in those of the older tools."""
+        if self.verdict == "normal":
+            return f"The {self.shown} overflow is a normal overflow."
+        if self.verdict == "abnormal":
+            return f"The {self.shown} overflow is an abnormal overflow."
+        return f"The {self.shown} overflow is not judged: {self.replay.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class OverflowReport:
+    """What was found in a dump.
+
+    Attributes:
+        overflows: every overflow, in the order of the dump.
+        origins: the first value of each rank that is not finite, the origin of all first.
+        path: the csv.
+        gaps: what of the dump could not be read.
+    """
+
+    overflows: tuple[JudgedOverflow, ...]
+    origins: tuple[Origin, ...]
+    path: Path
+    gaps: tuple[Gap, ...]
+
+    @property
+    def has_abnormal(self) -> bool:
+        """Whether any overflow is a fault of the operation."""
+        return any(overflow.verdict == "abnormal" for overflow in self.overflows)
+
+
+def overflow_dump(
+    dump: str | Path,
+    output_path: str | Path = ".",
+    *,
+    device: str | None = None,
+    step: int | None = None,
+    rank: int | None = None,
+    imports: tuple[str, ...] = (),
+    on_judged: OnJudged | None = None,
+) -> OverflowReport:
+    """Judge every overflow of a dump, and find where the first one came from.
+
+    Args:
+        dump: any dump that `open_dump` opens; forward_info_*.json of api_accuracy_checker too.
+        output_path: the folder of the csv.
+        device: also repeat each call there, `cuda:0`.
+        step: only this step.
+        rank: only this rank.
+        imports: modules that register operators of the user's own.
+        on_judged: told of each overflow as soon as it is judged.
+
+    Raises:
+        DumpError: the dump cannot be opened, or has no such step or rank.
+        ConfigError: there is no such device.
+        RebuildError: a module of `imports` cannot be imported.
+        ReportError: the csv cannot be written.
+    """
+    place = None if device is None else _device(device)
+    import_modules(imports)
+    opened = open_dump(dump)
+    parts = [
+        part
+        for part in opened.parts
+        if (step is None or part.info.step == step) and (rank is None or part.info.rank == rank)
+    ] or [opened.part(step=step, rank=rank)]
+    judged: list[JudgedOverflow] = []
+    rows: list[OverflowRow] = []
+    for part in parts:
+        for found in find_overflows(part):
+            replay = replay_overflow(part, found.name, device=place)
+            overflow = JudgedOverflow(part.label, found.name, _shown(found.name), found, replay)
+            judged.append(overflow)
+            rows.append(_row_of(part, overflow))
+            if on_judged is not None:
+                on_judged(overflow)
+    folder = Path(output_path)
+    path = folder / f"overflow_check_result_{time.strftime('%Y%m%d%H%M%S')}.csv"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(path, overflow_table(rows))
+    return OverflowReport(
+        tuple(judged),
+        tuple(find_origins(parts)),
+        path,
+        (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
+    )
+
+
+def _row_of(part: RankDump, overflow: JudgedOverflow) -> OverflowRow:
+    extents, replay = overflow.found.extents, overflow.replay
+    return OverflowRow(
+        part=overflow.part,
+        name=overflow.name,
+        kind=overflow.found.kind,
+        verdict=overflow.verdict,
+        on_cpu=replay.on_cpu,
+        exact=replay.exact,
+        on_device=replay.on_device,
+        inputs=range_text(extents.inputs),
+        outputs=range_text(extents.outputs),
+        message=replay.message,
+        stack=_line_of(part, overflow.name),
+    )
+
+
+def _line_of(part: RankDump, name: str) -> str:
+    """Return the line of the program that made a call; not one of torch, where there is another."""
+    stack = part.stack(name)
+    if not stack:
+        return ""
+    frame = next((frame for frame in stack if "/torch/" not in frame.path), stack[0])
+    return f"{frame.path}:{frame.line} {frame.source}"
+
+
+def _shown(name: str) -> str:
+    call = parse_call(name)
+    if isinstance(call, ApiCall) and call.direction == "forward":
+        return f"{call.api_type}.{call.api_name}.{call.number}"
+    return name
+
+
+def _device(name: str) -> Any:
+    """Return the device, after a first number was put on it.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as err:
+        reason = str(err).splitlines()[0]
+        raise ConfigError(f"the device {name!r} cannot be used here: {reason}") from err
+    return device
