@@ -39,6 +39,7 @@ __all__ = [
     "forward_of",
     "is_forward",
     "is_parameter_gradients",
+    "is_uninitialised",
     "kind_of_call",
     "other_gradients_name",
     "parse_call",
@@ -300,6 +301,17 @@ def is_parameter_gradients(text: str) -> bool:
     True
     """
     return ".parameters_grad" in text and _CALL_PATTERNS[1].fullmatch(text) is not None
+
+
+def is_uninitialised(text: str) -> bool:
+    """Whether a call returns memory as it was found, so that its results mean nothing.
+
+    >>> is_uninitialised("Torch.empty.0.forward"), is_uninitialised("Torch.zeros.0.forward")
+    (True, False)
+    """
+    api, _, direction = text.rpartition(".")
+    name = api.rpartition(".")[0].partition(".")[2]
+    return direction == "forward" and name in UNINITIALISED
 
 
 def is_forward(text: str) -> bool:

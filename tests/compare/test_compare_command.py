@@ -48,6 +48,23 @@ def test_the_summary_says_what_came_out(
     assert {file.suffix for file in out.iterdir()} == {".csv", ".json", ".txt"}
 
 
+def test_memory_as_it_was_found_is_not_the_first_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = []
+    for side, number in (("a", 9.0), ("b", 1.0)):
+        calls = [
+            call("Torch.empty.0.forward", [], [tensor(number)]),
+            call(RELU, [tensor(1.0)], [tensor(number)]),
+        ]
+        sides.append(str(write_dump(tmp_path / side, calls)))
+    assert main(["compare", *sides, "-o", str(tmp_path / "o"), "--first-diff"]) == 0
+    text = capsys.readouterr().out
+    assert "2 failed" in text and f"first that fails: {RELU}.output.0" in text
+    (found,) = (tmp_path / "o").glob("diff_analyze*")
+    assert RELU in found.read_text() and "Torch.empty" not in found.read_text()
+
+
 def test_without_advice(
     pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

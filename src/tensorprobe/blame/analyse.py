@@ -19,14 +19,14 @@ from tensorprobe.blame.agreement import CallAgreement, Meter, is_float, signific
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.explain import Unexplained, explain_call
 from tensorprobe.blame.links import Links, follow_tensors
-from tensorprobe.blame.operations import MATRIX, RANDOM, UNINITIALISED, operation_of
+from tensorprobe.blame.operations import MATRIX, RANDOM, operation_of
 from tensorprobe.blame.order import CallPair, Phase, pair_calls
 from tensorprobe.blame.select import plan_replays
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
 from tensorprobe.errors import NameFormatError, RebuildError
-from tensorprobe.names import forward_of
+from tensorprobe.names import UNINITIALISED, forward_of
 from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 from tensorprobe.store import RankDump
 

@@ -16,7 +16,6 @@ __all__ = [
     "PLACES_ALONE",
     "RANDOM",
     "ROUNDED_ONCE",
-    "UNINITIALISED",
     "WITH_PLACES",
     "operation_of",
 ]
@@ -93,9 +92,6 @@ RANDOM = _set_of(
     "random_ randperm rrelu uniform_"
 )
 """Operations that draw random numbers; the state they draw from is not recorded."""
-
-UNINITIALISED = _set_of("empty empty_like empty_strided new_empty new_empty_strided resize_")
-"""Operations whose results are whatever memory held."""
 
 LOSSES = _set_of(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from tensorprobe.blame.evidence import flat_tensors
-from tensorprobe.blame.operations import RANDOM, UNINITIALISED, operation_of
+from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.errors import RebuildError
+from tensorprobe.names import UNINITIALISED
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.records import (
     CallRecord,

@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorprobe.compare.rows import CallRows
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import ApiCall, parse_call
+from tensorprobe.names import ApiCall, is_uninitialised, parse_call
 from tensorprobe.records import CallRecord
 from tensorprobe.report.table import new_report
 from tensorprobe.report.value_text import json_number
@@ -60,7 +60,7 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
         # A name may hold half of a surrogate pair, which no file can.
         text = f"{before}{json.dumps(call.name)}: {entry}"
         self._file.write(text.encode("utf-8", "backslashreplace").decode())
-        if not is_same and self.node is None:
+        if not is_same and self.node is None and not is_uninitialised(call.name):
             self.node = self._node(call, items)
         self._count += 1
 

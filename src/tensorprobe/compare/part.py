@@ -25,6 +25,7 @@ from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import CallRows, RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table
+from tensorprobe.names import is_uninitialised
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
@@ -183,7 +184,7 @@ class PartComparison:
             if verdict == "passed":
                 tally.passed += 1
             elif verdict == "failed":
-                if tally.first_failure is None:
+                if tally.first_failure is None and not is_uninitialised(call.name):
                     name, arguments = str(row.cells[0]), self._unequal_arguments(call)
                     failure = Failure(tally.rows, name, call.name, row.state, arguments)
                     tally.first_failure = failure
