@@ -127,6 +127,8 @@ class CallFilter:
         """Whether the backward of a call that has just run may be recorded; `name` is its own."""
         if not self._directions["backward"]:
             return False
+        if self.is_open:
+            return True
         return self._is_listed(name) or any(r.unfolds_backward for r in self._running)
 
     def reach(self, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FrameType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -150,4 +151,9 @@ def _as_written(api: Api, args: tuple[Any, ...]) -> Api:
         return api
     if len(args) == 2 and not isinstance(args[1], torch.Tensor) and name in ("__add__", "__mul__"):
         name = operator_at(frame, is_other_first=is_right_operand(frame, args[0])) or name
+    return _operator(name)
+
+
+@cache
+def _operator(name: str) -> Api:
     return Api("Tensor", name)

@@ -245,14 +245,13 @@ class Session:
         spelled: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     ) -> Any:
         """Record one API call around its execution; `spelled` is how its arguments are shown."""
-        if self.is_quiet:
+        if (self.is_paused or self._inside_custom) and self.is_quiet:
             return function(*args, **kwargs)
         if self._kernels is not None:
             return self._kernels.follow_call(api, function, args, kwargs)
         recorder = self.recorder
-        api_type, api_name = api.api_type, api.api_name
-        number = recorder.next_number(f"{api_type}.{api_name}")
-        name = f"{api_type}.{api_name}.{number}.forward"
+        full_name = api.full_name
+        name = f"{full_name}.{recorder.next_number(full_name)}.forward"
         is_wanted = self.wants(name, "forward")
         shown, shown_by_name = spelled or (args, kwargs)
         inputs = named = edges = None
@@ -270,7 +269,7 @@ class Session:
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         result = function(*args, **kwargs)
-        if api_name in _WRITES_UNSEEN:
+        if api.api_name in _WRITES_UNSEEN:
             recorder.forget_tensors()
         try:
             parent = None if self._modules is None else self._modules.current

@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from json.encoder import encode_basestring_ascii
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ from tensorprobe.store.file_names import file_name_of, rank_folder
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
-from tensorprobe.store.leaf_encode import encode_call
+from tensorprobe.store.leaf_encode import EncodableCall, encode_call
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.tensor_data import TensorData
@@ -158,24 +159,10 @@ class DumpWriter:
         """
         if not self._is_mine:
             return self._refuse()
-        try:
-            # Before the lock: other threads need not wait for it.
-            entry = self._encode(call)
-        except _NOT_WRITABLE as err:
-            return self._lose(f"{call.name} ({_first_line(err)})")
         with self._lock:
-            if call.name in self._names:
-                return self._lose(f"{call.name}, which came a second time,")
-            try:
-                self._write_companions(call.name, tuple(stack), parent)
-                if entry is not None:
-                    self._journals[self._main].append_entry(call.name, entry, indent=2)
-            except OSError as err:
-                return self._lose(call.name, err)
-            self._names.add(call.name)
-            return True
+            return self._write(call, tuple(stack), parent)
 
-    def write_all(self, calls: Iterable[tuple[CallRecord, Sequence[Frame], str | None]]) -> None:
+    def write_all(self, calls: Iterable[tuple[EncodableCall, Sequence[Frame], str | None]]) -> None:
         """Add calls with their stacks and parents, as `write` does, in one piece per file."""
         with self._lock:
             # A stack's text that is lost here is in memory, and in the file that `close` writes.
@@ -184,7 +171,10 @@ class DumpWriter:
                 journal.hold()
             try:
                 for call, stack, parent in calls:
-                    self.write(call, stack=stack, parent=parent)
+                    if self._is_mine:
+                        self._write(call, tuple(stack), parent)
+                    else:
+                        self._refuse()
             finally:
                 for journal in journals:
                     for name, err in journal.release():
@@ -353,7 +343,24 @@ class DumpWriter:
         claim.remove_old_dump()
         self._log = ErrorLog(self.folder)
 
-    def _encode(self, call: CallRecord) -> str | None:
+    def _write(self, call: EncodableCall, stack: tuple[Frame, ...], parent: str | None) -> bool:
+        name = call.name
+        try:
+            entry = self._encode(call)
+        except _NOT_WRITABLE as err:
+            return self._lose(f"{name} ({_first_line(err)})")
+        if name in self._names:
+            return self._lose(f"{name}, which came a second time,")
+        try:
+            self._write_companions(name, stack, parent)
+            if entry is not None:
+                self._journals[self._main].append_entry(name, entry, indent=2)
+        except OSError as err:
+            return self._lose(name, err)
+        self._names.add(name)
+        return True
+
+    def _encode(self, call: EncodableCall) -> str | None:
         """Return the entry of a call as text; None where the task records names alone."""
         if self._is_saved_values != (call.saved is not None):
             kind = "no saved value" if call.saved is None else "a saved value"
@@ -401,7 +408,8 @@ class DumpWriter:
     def _place(self, name: str, parent: str | None) -> None:
         if self._info.level == "L1" or name in self._placed:
             return
-        self._journals["construct.json"].append_entry(name, json.dumps(parent), indent=1)
+        shown = "null" if parent is None else encode_basestring_ascii(parent)
+        self._journals["construct.json"].append_entry(name, shown, indent=1)
         self._placed.add(name)
 
     def _publish_companions(self) -> None:
