@@ -29,6 +29,7 @@ _MAYBE_OPERATORS = frozenset(
 )  # fmt: skip
 
 
+_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
 _TORCH_FOLDER = Path(torch.__file__).parent
@@ -62,6 +63,9 @@ class FunctionWatcher(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if types and _PLAIN_TYPES.issuperset(types):
+            # Functions of torch that are written in Python name the plain ones, too.
+            types = ()
         if types and (func is torch.Tensor.backward or func in self._passes):
             # A class of the user's own has a say in it.
             return func(*args, **kwargs)
