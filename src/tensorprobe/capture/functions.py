@@ -50,9 +50,15 @@ class FunctionWatcher(TorchFunctionMode):
         self._is_distributed = (
             torch.distributed.is_available() and torch.distributed.is_initialized()
         )
-        self._passes = {
-            torch.autograd.backward: self._with_mode_in_engine(torch.autograd.backward),
+        backward = self._with_mode_in_engine(torch.autograd.backward)
+
+        def backward_of_tensor(*args: Any, gradient: Any = None, **kwargs: Any) -> Any:
+            return backward(*args, grad_tensors=gradient, **kwargs)
+
+        self._passes: dict[Any, Callable[..., Any]] = {
+            torch.autograd.backward: backward,
             torch.autograd.grad: self._with_mode_in_engine(torch.autograd.grad),
+            torch.Tensor.backward: backward_of_tensor,
         }
 
     def __torch_function__(
@@ -66,14 +72,10 @@ class FunctionWatcher(TorchFunctionMode):
         if types and _PLAIN_TYPES.issuperset(types):
             # Functions of torch that are written in Python name the plain ones, too.
             types = ()
-        if types and (func is torch.Tensor.backward or func in self._passes):
-            # A class of the user's own has a say in it.
-            return func(*args, **kwargs)
-        if func is torch.Tensor.backward:
-            func, kwargs = torch.autograd.backward, dict(kwargs)
-            kwargs["grad_tensors"] = kwargs.pop("gradient", None)
         if func in self._passes:
-            return self._passes[func](*args, **kwargs)
+            # A class of the user's own has a say in it.
+            run = func if types else self._passes[func]
+            return run(*args, **kwargs)
         api = self._session.apis.look_up(func)
         if api is None or (torch._C._current_graph_task_id() != -1 and _is_inside_operator(func)):
             return func(*args, **kwargs)

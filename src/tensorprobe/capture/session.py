@@ -12,6 +12,7 @@ import torch
 
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.collectives import CollectiveWatcher
+from tensorprobe.capture.collector import CollectorPace
 from tensorprobe.capture.compiled import CompiledRegions
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
@@ -94,11 +95,13 @@ class Session:
         self._with_gradients_in = wants_part("backward", "input")
         self._with_gradients_out = wants_part("backward", "output")
         self._saved: SavedValues | None = None
+        self._collector = CollectorPace()
         self._saved_recorder = self.recorder
 
     def open(self, models: Models) -> None:
         """Turn the watchers on."""
         level = self.config.level
+        self._collector.open()
         self._gradients = GradientWatcher(self.recorder.fail)
         if level in ("L0", "mix"):
             self._modules = ModuleWatcher(self, models, is_recording=True)
@@ -151,6 +154,7 @@ class Session:
             self._saved.close()
             self._saved_recorder.flush()
         self.recorder.flush()
+        self._collector.close()
 
     def finish(self, *, rank: int | None = None, keeps_empty: bool = True) -> bool:
         """Close the watchers and publish the dump; returns whether there is one.
@@ -291,7 +295,8 @@ class Session:
             else:
                 self._writer.place(name, parent)
             if edges is not None:
-                self.watch_gradients(name, edges, start, tensors_in(result), parent)
+                outputs_ = [result] if type(result) is torch.Tensor else tensors_in(result)
+                self.watch_gradients(name, edges, start, outputs_, parent)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
@@ -323,9 +328,8 @@ class Session:
     ) -> None:
         """Record the backward of a call when it happens."""
         backward = backward_of(name)
-        if self._gradients is None or not self.calls.follow(backward):
-            return
-        self._gradients.watch(backward, parent, edges, start, outputs, self._add_backward)
+        if self._gradients is not None and self.calls.follow(backward):
+            self._gradients.watch(backward, parent, edges, start, outputs, self._add_backward)
 
     def _add_backward(
         self,
