@@ -36,7 +36,8 @@ __all__ = ["Drafted", "describe", "tensors_in"]
 _DEEPEST = 20
 _LONGEST_TEXT = 200
 _SCALARS = frozenset((bool, int, float, complex, str))
-
+# Dimensions, nearly always.
+_SMALL_INTS = {number: ScalarValue("int", number) for number in range(-8, 33)}
 
 Drafted = Any
 """A value that may hold drafts in place of tensors."""
@@ -56,7 +57,8 @@ def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Dra
         return None
     kind = type(value)
     if kind in _SCALARS:
-        return ScalarValue(kind.__name__, value)
+        known = _SMALL_INTS.get(value) if kind is int else None
+        return known or ScalarValue(kind.__name__, value)
     if isinstance(value, torch.Tensor):
         return on_tensor(value, path)
     if len(path) > _DEEPEST:

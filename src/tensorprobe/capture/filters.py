@@ -114,7 +114,7 @@ class CallFilter:
 
     def leave(self, name: str) -> None:
         """Note that a module's forward call is over."""
-        if not any(running.name == name for running in self._running):
+        if not self._running or not any(running.name == name for running in self._running):
             return
         self._last_asked = ("", False)
         # An exception may have passed over the ends of the calls inside.

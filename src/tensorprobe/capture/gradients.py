@@ -35,11 +35,8 @@ _ACCUMULATE: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defin
 _Found = list["torch.Tensor | None"]
 OnGradients = Callable[[str, "str | None", _Found, _Found], None]
 
-
-def next_sequence_number() -> int:
-    """Return the number that the next node of this thread will get."""
-    number: int = torch._C._autograd._get_sequence_nr()
-    return number
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""Returns the number that the next node of this thread will get."""
 
 
 class _View(NamedTuple):

@@ -116,16 +116,13 @@ def encode_value(value: Value) -> str:
     """
     if isinstance(value, EncodesItself):
         return value.as_json()
+    if value is None:
+        return "null"
+    if type(value) is ScalarValue:
+        return _scalar(value)
     match value:
         case TensorValue():
             return encode_tensor(*_fields_of_tensor(value))
-        case None:
-            return "null"
-        case ScalarValue(type_name, number):
-            shown = str(number) if isinstance(number, complex) else number
-            # The encoder has a quick way for texts alone.
-            text = repr(number) if type(number) is int else _text(shown)
-            return f'{{"type": {_text(type_name)}, "value": {text}}}'
         case ListValue(items):
             return _array(items)
         case DictValue(pairs):
@@ -138,6 +135,16 @@ def encode_value(value: Value) -> str:
             )
         case _:
             return _text(_simple(value))
+
+
+def _scalar(value: ScalarValue) -> str:
+    number = value.value
+    if type(number) is int:
+        # The encoder has a quick way for texts alone.
+        text = repr(number)
+    else:
+        text = _text(str(number) if isinstance(number, complex) else number)
+    return f'{{"type": {_text(value.type_name)}, "value": {text}}}'
 
 
 def _simple(value: Value) -> dict[str, Any]:

@@ -42,6 +42,8 @@ __all__ = ["DumpWriter", "file_name_of", "rank_folder"]
 _LOG = logging.getLogger("tensorprobe")
 # A disk that stays full fails at every record; the first hundred say where it began.
 _LISTED_GAPS = 100
+# Where nothing is recorded, places are written so many at a time.
+_PLACED_TOGETHER = 32
 
 
 # What a record may hold that JSON does not: reported, never raised into a training.
@@ -100,6 +102,8 @@ class DumpWriter:
         self._is_saved_values = info.level == "debug"
         self._main = "debug.json" if self._is_saved_values else "dump.json"
         self._placed: set[str] = set()
+        # Places of calls that go into construct.json with the next records.
+        self._unplaced: list[tuple[str, str | None]] = []
         self._host = host
         self._guests: list[DumpWriter] = []
         try:
@@ -134,7 +138,9 @@ class DumpWriter:
     def is_empty(self) -> bool:
         """Whether nothing was written and nothing lost, here and in the writers that share this."""
         writers = (self, *self._guests)
-        return not any(w._names or w._placed or w._files.names or w._gap_count for w in writers)
+        return not any(
+            w._names or w._placed or w._unplaced or w._files.names or w._gap_count for w in writers
+        )
 
     def for_saved_values(self) -> DumpWriter:
         """Return a writer that adds saved values, in debug.json, to the dump of this one."""
@@ -169,6 +175,7 @@ class DumpWriter:
             journals = list(self._journals.values()) if self._is_mine else []
             for journal in journals:
                 journal.hold()
+            self._place_waiting()
             try:
                 for call, stack, parent in calls:
                     if self._is_mine:
@@ -183,12 +190,10 @@ class DumpWriter:
     def place(self, name: str, parent: str | None) -> None:
         """Add a call that is not recorded to the tree of modules, which no filter reduces."""
         with self._lock:
-            if not self._is_mine or self._is_saved_values:
-                return
-            try:
-                self._place(name, parent)
-            except OSError as err:
-                self._lose(f"{name} in construct.json", err)
+            if self._is_mine and not self._is_saved_values and self._info.level != "L1":
+                self._unplaced.append((name, parent))
+                if len(self._unplaced) >= _PLACED_TOGETHER:
+                    self._place_waiting()
 
     def save_tensor(
         self, name: str, data: TensorData, *, checksum: int | None = None
@@ -405,6 +410,21 @@ class DumpWriter:
             self._stacks.add(name, stack)
         self._place(name, parent)
 
+    def _place_waiting(self) -> None:
+        """Write the places that came since the last time, in one piece."""
+        unplaced, self._unplaced = self._unplaced, []
+        journal = self._journals.get("construct.json")
+        if journal is None or not unplaced:
+            return
+        is_alone = not journal.is_holding
+        if is_alone:
+            journal.hold()
+        for name, parent in unplaced:
+            self._place(name, parent)
+        if is_alone:
+            for name, err in journal.release():
+                self._lose(f"{name} in construct.json", err)
+
     def _place(self, name: str, parent: str | None) -> None:
         if self._info.level == "L1" or name in self._placed:
             return
@@ -416,6 +436,7 @@ class DumpWriter:
         if self._stacks is None:
             return
         self._stacks.publish()
+        self._place_waiting()
         construct = self._journals["construct.json"]
         construct.append(b"\n}" if construct.has_entries else b"}")
         construct.publish()
