@@ -138,13 +138,14 @@ class DraftTable:
         memory = self._memory_of(owner)
         return None if memory is None else memory.numbers.get(self._place_of(tensor))
 
-    def keep(self, tensor: torch.Tensor, draft: Draft, *, is_known: bool = False) -> None:
+    def keep(self, tensor: torch.Tensor, draft: Draft, *, has_place: bool = False) -> None:
         """Remember the draft of a tensor, and with it the numbers of the memory it shows.
 
         Args:
             tensor: the tensor.
             draft: its draft.
-            is_known: whether the numbers were found here, so that the next one finds them too.
+            has_place: whether it is no view, or its numbers were found here: the next view of that
+                memory finds them, too.
         """
         if draft.version == _NO_VERSION:
             return
@@ -153,7 +154,7 @@ class DraftTable:
             self._owners = {k: m for k, m in self._owners.items() if m.alive() is not None}
             self._limit = max(_MANY, 2 * len(self._drafts))
         self._drafts[id(tensor)] = draft
-        if is_known:
+        if has_place:
             return
         owner = tensor._base
         if owner is not None:

@@ -239,6 +239,7 @@ class Recorder:
         drafts = self._drafts
         known = drafts.find(tensor)
         numbers = None
+        is_whole = False
         if known is not None:
             if self.keeps_data is None and known.requires_grad == tensor.requires_grad:
                 return known
@@ -246,7 +247,8 @@ class Recorder:
         elif not is_plain(tensor):
             return describe_unusual(tensor, self._draft_tensor, path)
         else:
-            numbers = drafts.find_numbers(tensor)
+            is_whole = tensor._base is None
+            numbers = None if is_whole else drafts.find_numbers(tensor)
         measured, checked = numbers or self._measure(tensor)
         draft = Draft(tensor, measured, checked)
         if self.keeps_data is not None:
@@ -254,7 +256,7 @@ class Recorder:
             if draft.file is None and known is not None and known.file is not None:
                 # The next one whose data are wanted finds the file.
                 return draft
-        drafts.keep(tensor, draft, is_known=numbers is not None)
+        drafts.keep(tensor, draft, has_place=is_whole or numbers is not None)
         return draft
 
     def _measure(self, tensor: torch.Tensor) -> Numbers:

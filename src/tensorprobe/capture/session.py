@@ -122,6 +122,13 @@ class Session:
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
+        try:
+            self._close_watchers()
+            self.recorder.flush()
+        finally:
+            self._collector.close()
+
+    def _close_watchers(self) -> None:
         if self._compiled is not None:
             self._compiled.close()
             self._compiled = None
@@ -153,8 +160,6 @@ class Session:
         if self._saved is not None:
             self._saved.close()
             self._saved_recorder.flush()
-        self.recorder.flush()
-        self._collector.close()
 
     def finish(self, *, rank: int | None = None, keeps_empty: bool = True) -> bool:
         """Close the watchers and publish the dump; returns whether there is one.
