@@ -253,6 +253,8 @@ def kind_of_call(
             return "module", "forward" if middle == "forward" else "backward"
     elif last in ("forward", "backward") and middle.isdecimal() and "." in front:
         return "api", "forward" if last == "forward" else "backward"
+    if is_parameter_gradients(text):
+        return "gradients", None
     call = parse_call(text)
     if isinstance(call, ModuleCall):
         return "module", call.direction

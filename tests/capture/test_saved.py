@@ -181,9 +181,9 @@ def test_saving_is_no_call_of_its_own(tmp_path: Path) -> None:
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L1")
     debugger.start()
     x = torch.ones(2, requires_grad=True) * 2
-    before = json.dumps(sorted(debugger._session.recorder._counts))  # type: ignore[union-attr]
+    before = json.dumps(sorted(debugger._session.recorder._counters))  # type: ignore[union-attr]
     save({"x": x}, "x")
-    assert before == json.dumps(sorted(debugger._session.recorder._counts))  # type: ignore[union-attr]
+    assert before == json.dumps(sorted(debugger._session.recorder._counters))  # type: ignore[union-attr]
     debugger.step()
 
 

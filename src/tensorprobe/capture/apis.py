@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,10 +46,14 @@ _OWN_OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The two parts of an API's name."""
+    """The two parts of an API's name, and both together."""
 
     api_type: str
     api_name: str
+    full_name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "full_name", f"{self.api_type}.{self.api_name}")
 
 
 class ApiTable:
@@ -95,7 +99,7 @@ class ApiTable:
         api = _name_of(function)
         if api is None:
             return None
-        full = f"{api.api_type}.{api.api_name}"
+        full = api.full_name
         if full in self._skip:
             return None
         is_left_out = api.api_name in _LEFT_OUT.get(api.api_type, ())

@@ -36,7 +36,8 @@ __all__ = ["Drafted", "describe", "tensors_in"]
 _DEEPEST = 20
 _LONGEST_TEXT = 200
 _SCALARS = frozenset((bool, int, float, complex, str))
-
+# Dimensions, nearly always.
+_SMALL_INTS = {number: ScalarValue("int", number) for number in range(-8, 33)}
 
 Drafted = Any
 """A value that may hold drafts in place of tensors."""
@@ -52,13 +53,14 @@ def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Dra
         on_tensor: gets each tensor in it and the parts of its name.
         path: the parts of the value's own name; those of values inside it come behind them.
     """
-    if isinstance(value, torch.Tensor):
-        return on_tensor(value, path)
     if value is None:
         return None
     kind = type(value)
     if kind in _SCALARS:
-        return ScalarValue(kind.__name__, value)
+        known = _SMALL_INTS.get(value) if kind is int else None
+        return known or ScalarValue(kind.__name__, value)
+    if isinstance(value, torch.Tensor):
+        return on_tensor(value, path)
     if len(path) > _DEEPEST:
         return UnknownValue(kind.__name__, "nested too deeply")
     if kind in (list, tuple):
@@ -142,11 +144,17 @@ def _describe_group(group: Any) -> Value:
 
 def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:
     """Return the tensors in nested lists, tuples and mappings, in order."""
-    if isinstance(value, torch.Tensor):
+    kind = type(value)
+    if kind is torch.Tensor:
         return [value]
-    if value is None or type(value) in _SCALARS or depth > _DEEPEST:
+    if value is None or kind in _SCALARS or depth > _DEEPEST:
         return []
-    if isinstance(value, Mapping):
+    if kind is tuple or kind is list:
+        # Nearly always, and all other questions are slow.
+        pass
+    elif isinstance(value, torch.Tensor):
+        return [value]
+    elif isinstance(value, Mapping):
         value = value.values()
     elif is_dataclass(value) and not isinstance(value, type):
         value = [getattr(value, f.name) for f in fields(value)]

@@ -71,7 +71,7 @@ class Draft(EncodesItself):
         assert self.measured.numbers is not None, "delivered before"
         return encode_tensor(
             _DTYPE_NAMES[self.dtype],
-            tuple(self.shape),
+            self.shape,
             *self.measured.numbers,
             requires_grad,
             None if self.checked is None else str(self.checked),
@@ -143,8 +143,15 @@ class DraftTable:
         memory = self._memory_of(owner)
         return None if memory is None else memory.numbers.get(self._place_of(tensor))
 
-    def keep(self, tensor: torch.Tensor, draft: Draft) -> None:
-        """Remember the draft of a tensor, and with it the numbers of the memory it shows."""
+    def keep(self, tensor: torch.Tensor, draft: Draft, *, has_place: bool = False) -> None:
+        """Remember the draft of a tensor, and with it the numbers of the memory it shows.
+
+        Args:
+            tensor: the tensor.
+            draft: its draft.
+            has_place: whether it is no view, or its numbers were found here: the next view of that
+                memory finds them, too.
+        """
         if draft.version == _NO_VERSION:
             return
         if len(self._drafts) >= self._limit:
@@ -152,6 +159,8 @@ class DraftTable:
             self._owners = {k: m for k, m in self._owners.items() if m.alive() is not None}
             self._limit = max(_MANY, 2 * len(self._drafts))
         self._drafts[id(tensor)] = draft
+        if has_place:
+            return
         owner = tensor._base
         if owner is not None:
             memory = self._memory_of(owner)

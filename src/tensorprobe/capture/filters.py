@@ -114,7 +114,7 @@ class CallFilter:
 
     def leave(self, name: str) -> None:
         """Note that a module's forward call is over."""
-        if not any(running.name == name for running in self._running):
+        if not self._running or not any(running.name == name for running in self._running):
             return
         self._last_asked = ("", False)
         # An exception may have passed over the ends of the calls inside.
@@ -127,6 +127,8 @@ class CallFilter:
         """Whether the backward of a call that has just run may be recorded; `name` is its own."""
         if not self._directions["backward"]:
             return False
+        if self.is_open:
+            return True
         return self._is_listed(name) or any(r.unfolds_backward for r in self._running)
 
     def reach(self, name: str) -> bool:

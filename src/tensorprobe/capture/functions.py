@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FrameType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ _MAYBE_OPERATORS = frozenset(
 )  # fmt: skip
 
 
-_TORCH_CLASSES = frozenset((torch.Tensor, torch.nn.Parameter))
+_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
 _TORCH_FOLDER = Path(torch.__file__).parent
@@ -49,9 +50,15 @@ class FunctionWatcher(TorchFunctionMode):
         self._is_distributed = (
             torch.distributed.is_available() and torch.distributed.is_initialized()
         )
-        self._passes = {
-            torch.autograd.backward: self._with_mode_in_engine(torch.autograd.backward),
+        backward = self._with_mode_in_engine(torch.autograd.backward)
+
+        def backward_of_tensor(*args: Any, gradient: Any = None, **kwargs: Any) -> Any:
+            return backward(*args, grad_tensors=gradient, **kwargs)
+
+        self._passes: dict[Any, Callable[..., Any]] = {
+            torch.autograd.backward: backward,
             torch.autograd.grad: self._with_mode_in_engine(torch.autograd.grad),
+            torch.Tensor.backward: backward_of_tensor,
         }
 
     def __torch_function__(
@@ -62,16 +69,13 @@ class FunctionWatcher(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        # Functions of torch that are written in Python name its own classes here too.
-        has_subclasses = bool(types) and not _TORCH_CLASSES.issuperset(types)
-        if has_subclasses and (func is torch.Tensor.backward or func in self._passes):
-            # A class of the user's own has a say in it.
-            return func(*args, **kwargs)
-        if func is torch.Tensor.backward:
-            func, kwargs = torch.autograd.backward, dict(kwargs)
-            kwargs["grad_tensors"] = kwargs.pop("gradient", None)
+        if types and _PLAIN_TYPES.issuperset(types):
+            # Functions of torch that are written in Python name the plain ones, too.
+            types = ()
         if func in self._passes:
-            return self._passes[func](*args, **kwargs)
+            # A class of the user's own has a say in it.
+            run = func if types else self._passes[func]
+            return run(*args, **kwargs)
         api = self._session.apis.look_up(func)
         if api is None or (torch._C._current_graph_task_id() != -1 and _is_inside_operator(func)):
             return func(*args, **kwargs)
@@ -80,7 +84,7 @@ class FunctionWatcher(TorchFunctionMode):
         if api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS:
             api = _as_written(api, args)
         spelled = as_spelled(func, args, kwargs)
-        if has_subclasses:
+        if types:
             return self._watch_subclasses(api, func, args, kwargs, spelled)
         return self._session.watch_call(api, func, args, kwargs, spelled=spelled)
 
@@ -153,4 +157,9 @@ def _as_written(api: Api, args: tuple[Any, ...]) -> Api:
         return api
     if len(args) == 2 and not isinstance(args[1], torch.Tensor) and name in ("__add__", "__mul__"):
         name = operator_at(frame, is_other_first=is_right_operand(frame, args[0])) or name
+    return _operator(name)
+
+
+@cache
+def _operator(name: str) -> Api:
     return Api("Tensor", name)

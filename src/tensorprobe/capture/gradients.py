@@ -29,16 +29,14 @@ _Gradients = Sequence["torch.Tensor | None"]
 # AccumulateGrad carries the largest number there is.
 _NEWEST = (1 << 64) - 1
 _NO_PASS = -1
+_current_pass = torch._C._current_graph_task_id
 _ACCUMULATE: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 _Found = list["torch.Tensor | None"]
 OnGradients = Callable[[str, "str | None", _Found, _Found], None]
 
-
-def next_sequence_number() -> int:
-    """Return the number that the next node of this thread will get."""
-    number: int = torch._C._autograd._get_sequence_nr()
-    return number
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""Returns the number that the next node of this thread will get."""
 
 
 class _View(NamedTuple):
@@ -102,7 +100,10 @@ class InputEdges:
 
     def view_input(self, tensor: torch.Tensor) -> _ViewInput | None:
         """Return what is known of a tensor if it is an input and a view."""
-        return next((view for view in self._view_inputs if view.tensor is tensor), None)
+        for view in self._view_inputs:
+            if view.tensor is tensor:
+                return view
+        return None
 
     def settle(self, outputs: Sequence[torch.Tensor]) -> None:
         """Find the nodes of inputs that are views, now that the call is over."""
@@ -178,7 +179,6 @@ class _Call:
         name: str,
         parent: str | None,
         start: int,
-        nodes: int,
         outputs: int,
         edges: InputEdges,
         done: OnGradients,
@@ -186,7 +186,8 @@ class _Call:
         self.name = name
         self.parent = parent
         self.start = start
-        self.nodes = self.missing = nodes
+        # How many nodes have a hook, and how many of them have not run.
+        self.nodes = self.missing = 0
         self.of_outputs: list[torch.Tensor | None] = [None] * outputs
         self.of_inputs: list[torch.Tensor | None] = [None] * edges.count
         self.views = edges.views
@@ -289,15 +290,18 @@ class GradientWatcher:
             return
         edges.settle(outputs)
         leaving = _edges_to_inputs(roots, edges, start)
-        if torch._C._current_graph_task_id() == _NO_PASS:
+        if _current_pass() == _NO_PASS:
             self._threads.add(threading.get_ident())
             for tensor in outputs:
                 self._devices.add(tensor.device)
-        nodes = roots.keys() | leaving.keys()
-        call = _Call(name, parent, start, len(nodes), len(outputs), edges, done)
-        for node in nodes:
-            hook = _NodeHook(self, call, node, roots.get(node, ()), leaving.get(node, ()))
-            self._handles.append(node.register_hook(hook))
+        call = _Call(name, parent, start, len(outputs), edges, done)
+        keep = self._handles.append
+        for node, of_outputs in roots.items():
+            hook = _NodeHook(self, call, node, of_outputs, leaving.pop(node, ()))
+            keep(node.register_hook(hook))
+        for node, of_inputs in leaving.items():
+            keep(node.register_hook(_NodeHook(self, call, node, (), of_inputs)))
+        call.nodes = call.missing = len(roots) + len(leaving)
 
     def close(self) -> None:
         """Remove every hook, and hand over what came in of calls that did not complete."""
@@ -328,7 +332,7 @@ class GradientWatcher:
 
     def _begins(self, call: _Call, number: int) -> bool:
         """Whether gradients of a call are wanted in the pass that is running now."""
-        task = torch._C._current_graph_task_id()
+        task = _current_pass()
         opened = self._open.get(task)
         # A pass runs nodes from the newest to the oldest: whatever is newer than this is over. That
         # does not hold between threads, which number on their own, nor between devices.
@@ -409,11 +413,12 @@ def _roots(
                 continue
             base = tensor._base
             assert base is not None
-            cut = _place_in_base(tensor) if _is_new(base.grad_fn, start) else None
+            made = base.grad_fn
+            cut = _place_in_base(tensor) if _is_new(made, start) else None
             if cut is not None:
                 # Should somebody write into this view later, its node is replaced and never runs;
                 # then the gradient of its base says the same.
-                roots.setdefault(base.grad_fn, []).append((base.output_nr, position, cut))
+                roots.setdefault(made, []).append((base.output_nr, position, cut))
                 if as_input is None and tensor._version:
                     # Its base may have been written into after it was made: not to be asked.
                     continue

@@ -7,11 +7,12 @@ A record that cannot be made is counted and told once; the run never notices.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
-from tensorprobe.records import CallRecord, DumpInfo, Frame
+from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
@@ -38,14 +39,50 @@ _TOGETHER = 32
 _LONGEST_WAIT = 0.05
 
 
-class _Pending(NamedTuple):
-    call: CallRecord
-    stack: tuple[Frame, ...]
-    parent: str | None
-    # How many statistics, checksums and files must have been delivered before it can be written.
-    statistics: int
-    checksums: int
-    files: int
+# Where no data are kept nobody asks for the names of values; so deep is the nesting of one.
+_NO_NAME = ("", "")
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+class _Pending:
+    """One record that waits: what a `CallRecord` holds, at a third of its cost.
+
+    The last three are how many statistics, checksums and files must have been delivered before it
+    can be written.
+    """
+
+    __slots__ = (
+        "checksums", "files", "inputs", "is_recompute", "kwargs", "name", "outputs", "parameters",
+        "parent", "saved", "stack", "statistics",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        inputs: tuple[Drafted, ...] | None,
+        kwargs: Mapping[str, Drafted] | None,
+        outputs: tuple[Drafted, ...] | None,
+        parameters: Mapping[str, Drafted] | None,
+        saved: tuple[Drafted] | None,
+        is_recompute: bool | None,
+        stack: tuple[Frame, ...],
+        parent: str | None,
+        statistics: int,
+        checksums: int,
+        files: int,
+    ) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.kwargs = kwargs
+        self.outputs = outputs
+        self.parameters = parameters
+        self.saved = saved
+        self.is_recompute = is_recompute
+        self.stack = stack
+        self.parent = parent
+        self.statistics = statistics
+        self.checksums = checksums
+        self.files = files
 
 
 class Recorder:
@@ -70,7 +107,7 @@ class Recorder:
         # When numbers were last looked for, and how many records have come since.
         self._looked = time.monotonic()
         self._unlooked = 0
-        self._counts: Counter[str] = Counter()
+        self._counters: dict[str, itertools.count[int]] = {}
         self._with_checksums = config.summary_mode == "md5"
         self._drafts = DraftTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()
@@ -82,10 +119,10 @@ class Recorder:
 
     def next_number(self, key: str) -> int:
         """Count the calls of one API or module, from 0 in each step."""
-        with self._lock:
-            number = self._counts[key]
-            self._counts[key] += 1
-            return number
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters.setdefault(key, itertools.count())
+        return next(counter)
 
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
@@ -96,6 +133,15 @@ class Recorder:
         """Describe positional values, `{name}.0` and on."""
         with self._lock:
             draft = self._draft_tensor
+            if self.keeps_data is None:
+                return tuple(
+                    [
+                        draft(value, _NO_NAME)
+                        if type(value) in _TENSORS
+                        else describe(value, draft, _NO_NAME)
+                        for value in values
+                    ]
+                )
             return tuple([describe(value, draft, (name, str(i))) for i, value in enumerate(values)])
 
     def draft_named(self, values: Mapping[str, Any], name: str) -> dict[str, Drafted]:
@@ -122,9 +168,22 @@ class Recorder:
         """Put one record at the end of the line."""
         with self._lock:
             statistics, checksums = self._statistics, self._checksums
-            call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)
-            asked = (statistics.asked, checksums.asked, self._data.promised)
-            self._pending.append(_Pending(call, stack, parent, *asked))
+            self._pending.append(
+                _Pending(
+                    name,
+                    inputs,
+                    kwargs,
+                    outputs,
+                    parameters,
+                    saved,
+                    is_recompute,
+                    stack,
+                    parent,
+                    statistics.asked,
+                    checksums.asked,
+                    self._data.promised,
+                )
+            )
             self._unlooked += 1
             now = time.monotonic()
             if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
@@ -174,25 +233,30 @@ class Recorder:
         while self._pending and self._is_ready(self._pending[0]):
             ready.append(self._pending.popleft())
         if ready:
-            self._writer.write_all([record[:3] for record in ready])
+            self._writer.write_all([(call, call.stack, call.parent) for call in ready])
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
-        known = self._drafts.find(tensor)
+        drafts = self._drafts
+        known = drafts.find(tensor)
+        numbers = None
+        is_whole = False
         if known is not None:
             if self.keeps_data is None and known.requires_grad == tensor.requires_grad:
                 return known
-            measured, checked = known.measured, known.checked
+            numbers = (known.measured, known.checked)
         elif not is_plain(tensor):
             return describe_unusual(tensor, self._draft_tensor, path)
         else:
-            measured, checked = self._drafts.find_numbers(tensor) or self._measure(tensor)
+            is_whole = tensor._base is None
+            numbers = None if is_whole else drafts.find_numbers(tensor)
+        measured, checked = numbers or self._measure(tensor)
         draft = Draft(tensor, measured, checked)
         if self.keeps_data is not None:
             draft.file = self._keep_data(tensor, path, known, checked)
             if draft.file is None and known is not None and known.file is not None:
                 # The next one whose data are wanted finds the file.
                 return draft
-        self._drafts.keep(tensor, draft)
+        drafts.keep(tensor, draft, has_place=is_whole or numbers is not None)
         return draft
 
     def _measure(self, tensor: torch.Tensor) -> Numbers:

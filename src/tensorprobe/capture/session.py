@@ -12,6 +12,7 @@ import torch
 
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.collectives import CollectiveWatcher
+from tensorprobe.capture.collector import CollectorPace
 from tensorprobe.capture.compiled import CompiledRegions
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
@@ -104,11 +105,13 @@ class Session:
         self._with_gradients_in = wants_part("backward", "input")
         self._with_gradients_out = wants_part("backward", "output")
         self._saved: SavedValues | None = None
+        self._collector = CollectorPace()
         self._saved_recorder = self.recorder
 
     def open(self, models: Models) -> None:
         """Turn the watchers on."""
         level = self.config.level
+        self._collector.open()
         self._gradients = GradientWatcher(self.recorder.fail)
         if level in ("L0", "mix"):
             self._modules = ModuleWatcher(self, models, is_recording=True)
@@ -129,6 +132,13 @@ class Session:
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
+        try:
+            self._close_watchers()
+            self.recorder.flush()
+        finally:
+            self._collector.close()
+
+    def _close_watchers(self) -> None:
         if self._compiled is not None:
             self._compiled.close()
             self._compiled = None
@@ -160,7 +170,6 @@ class Session:
         if self._saved is not None:
             self._saved.close()
             self._saved_recorder.flush()
-        self.recorder.flush()
 
     def finish(self, *, rank: int | None = None, keeps_empty: bool = True) -> bool:
         """Close the watchers and publish the dump; returns whether there is one.
@@ -257,14 +266,13 @@ class Session:
         spelled: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     ) -> Any:
         """Record one API call around its execution; `spelled` is how its arguments are shown."""
-        if self.is_quiet:
+        if (self.is_paused or self._inside_custom) and self.is_quiet:
             return function(*args, **kwargs)
         if self._kernels is not None:
             return self._kernels.follow_call(api, function, args, kwargs)
         recorder = self.recorder
-        api_type, api_name = api.api_type, api.api_name
-        number = recorder.next_number(f"{api_type}.{api_name}")
-        name = f"{api_type}.{api_name}.{number}.forward"
+        full_name = api.full_name
+        name = f"{full_name}.{recorder.next_number(full_name)}.forward"
         is_wanted = self.wants(name, "forward")
         shown, shown_by_name = spelled or (args, kwargs)
         inputs = named = edges = None
@@ -282,7 +290,7 @@ class Session:
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         result = function(*args, **kwargs)
-        if api_name in _WRITES_UNSEEN:
+        if api.api_name in _WRITES_UNSEEN:
             recorder.forget_tensors()
         try:
             parent = None if self._modules is None else self._modules.current
@@ -304,7 +312,8 @@ class Session:
             else:
                 self._writer.place(name, parent)
             if edges is not None:
-                self.watch_gradients(name, edges, start, tensors_in(result), parent)
+                outputs_ = [result] if type(result) is torch.Tensor else tensors_in(result)
+                self.watch_gradients(name, edges, start, outputs_, parent)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
@@ -336,9 +345,8 @@ class Session:
     ) -> None:
         """Record the backward of a call when it happens."""
         backward = backward_of(name)
-        if self._gradients is None or not self.calls.follow(backward):
-            return
-        self._gradients.watch(backward, parent, edges, start, outputs, self._add_backward)
+        if self._gradients is not None and self.calls.follow(backward):
+            self._gradients.watch(backward, parent, edges, start, outputs, self._add_backward)
 
     def _add_backward(
         self,

@@ -21,7 +21,9 @@ _DEEPEST = 200
 
 # Codes stand for themselves by their ids: a code's own hash reads all of it, each time. What is in
 # here keeps the codes alive, so that no id is handed out again.
-_codes: dict[int, tuple[CodeType, bool]] = {}
+_codes: dict[int, CodeType | None] = {}
+# The tool's own, which stand as None there.
+_hidden: list[CodeType] = []
 # Kept for the whole process: the steps of a training make their calls in the same places.
 _seen: dict[tuple[int, ...], tuple[Frame, ...]] = {}
 # A program that makes up code as it goes must not fill the memory.
@@ -35,32 +37,34 @@ class StackReader:
         """Return the frames of the caller, innermost first; the same object for the same stack."""
         key: list[int] = []
         frame: FrameType | None = sys._getframe(1)
-        depth = 0
-        while frame is not None and depth < _DEEPEST:
-            code = frame.f_code
-            known = _codes.get(id(code))
-            if known is None:
-                name = code.co_filename
-                known = (code, name.startswith(_OWN_FOLDER) or name in _PASSED_OVER)
-                _codes[id(code)] = known
-            if not known[1]:
-                key += (id(code), frame.f_lasti)
-                depth += 1
+        while frame is not None and len(key) < 2 * _DEEPEST:
+            code = id(frame.f_code)
+            if code not in _codes:
+                name = frame.f_code.co_filename
+                is_shown = not name.startswith(_OWN_FOLDER) and name not in _PASSED_OVER
+                _codes[code] = frame.f_code if is_shown else None
+                if not is_shown:
+                    _hidden.append(frame.f_code)
+            if _codes[code] is not None:
+                key.append(code)
+                key.append(frame.f_lasti)
             frame = frame.f_back
         places = tuple(key)
         stack = _seen.get(places)
         if stack is None:
             pairs = zip(key[::2], key[1::2], strict=True)
-            stack = tuple(_frame_of(_codes[code][0], place) for code, place in pairs)
+            stack = tuple(_frame_of(_codes[code], place) for code, place in pairs)
             if len(_seen) >= _MOST_SEEN or len(_codes) >= _MOST_SEEN:
                 _seen.clear()
                 _codes.clear()
+                _hidden.clear()
             else:
                 _seen[places] = stack
         return stack
 
 
-def _frame_of(code: CodeType, place: int) -> Frame:
+def _frame_of(code: CodeType | None, place: int) -> Frame:
+    assert code is not None, "only those that are shown have a place"
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
         if start <= place < end and number is not None:

@@ -66,6 +66,11 @@ class Journal:
         self.append(b"," + entry if self.has_entries else entry)
         self.has_entries = True
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether what is added waits for `release`."""
+        return self._held is not None
+
     def hold(self) -> None:
         """Keep what is added until `release` writes it in one piece."""
         self._held = []

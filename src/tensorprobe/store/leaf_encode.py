@@ -9,13 +9,12 @@ import functools
 import json
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tensorprobe.names import kind_of_call
 from tensorprobe.records import (
-    CallRecord,
     DeviceValue,
     DictValue,
     DtypeValue,
@@ -35,7 +34,7 @@ from tensorprobe.records import (
 )
 from tensorprobe.store.layout import FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
 
-__all__ = ["EncodesItself", "encode_call", "encode_tensor", "encode_value"]
+__all__ = ["EncodableCall", "EncodesItself", "encode_call", "encode_tensor", "encode_value"]
 
 
 class EncodesItself:
@@ -48,12 +47,32 @@ class EncodesItself:
         raise NotImplementedError
 
 
-def encode_call(call: CallRecord) -> str:
+class EncodableCall(Protocol):
+    """What a `CallRecord` holds, for whoever makes records by the thousand in a form of its own."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def inputs(self) -> tuple[Value, ...] | None: ...  # noqa: D102
+    @property
+    def kwargs(self) -> Mapping[str, Value] | None: ...  # noqa: D102
+    @property
+    def outputs(self) -> tuple[Value, ...] | None: ...  # noqa: D102
+    @property
+    def parameters(self) -> Mapping[str, Value] | None: ...  # noqa: D102
+    @property
+    def saved(self) -> tuple[Value] | None: ...  # noqa: D102
+    @property
+    def is_recompute(self) -> bool | None: ...  # noqa: D102
+
+
+def encode_call(call: EncodableCall) -> str:
     """Return the JSON entry of a call, its keys in the order of the older tools.
 
     The text is put together by hand: most of it is tensors, which all look alike, and every call
     of a training pays for it.
 
+    >>> from tensorprobe.records import CallRecord
     >>> call = CallRecord("Torch.neg.0.forward", inputs=(ScalarValue("int", 1),), outputs=(None,))
     >>> encode_call(call)
     '{"input_args": [{"type": "int", "value": 1}], "output": [null]}'
@@ -65,24 +84,27 @@ def encode_call(call: CallRecord) -> str:
         return _object((key, f"[{encode_value(v)}]") for key, v in (call.parameters or {}).items())
     is_module = kind == "module"
     is_backward = direction == "backward"
+    inputs, kwargs, outputs = call.inputs, call.kwargs, call.outputs
     parts: list[str] = []
-    if call.inputs is not None:
-        key = "input" if is_backward else "input_args"
-        parts.append(f'"{key}": {_array(call.inputs)}')
-    if call.kwargs is not None:
-        parts.append(f'"input_kwargs": {_named(call.kwargs)}')
-    recompute = f'"is_recompute": {"true" if call.is_recompute else "false"}'
+    if inputs is not None:
+        parts.append(('"input": ' if is_backward else '"input_args": ') + _array(inputs))
+    if kwargs is not None:
+        parts.append('"input_kwargs": ' + _named(kwargs))
+    recompute = '"is_recompute": true' if call.is_recompute else '"is_recompute": false'
     if not is_module and call.is_recompute is not None:
         parts.append(recompute)
-    if call.outputs is not None:
-        parts.append(f'"output": {_array(call.outputs)}')
+    if outputs is not None:
+        parts.append('"output": ' + _array(outputs))
     if call.parameters is not None:
-        parts.append(f'"parameters": {_named(call.parameters)}')
+        parts.append('"parameters": ' + _named(call.parameters))
     if is_module and call.is_recompute is not None:
         parts.append(recompute)
-    tuples = list(_tuple_paths(call))
-    if tuples:
-        parts.append(f'"{TUPLES_KEY}": {_text(tuples)}')
+    if not (
+        _is_flat(inputs or ()) and _is_flat(outputs or ()) and _is_flat((kwargs or {}).values())
+    ):
+        tuples = list(_tuple_paths(call))
+        if tuples:
+            parts.append(f'"{TUPLES_KEY}": {_text(tuples)}')
     return "{" + ", ".join(parts) + "}"
 
 
@@ -94,14 +116,13 @@ def encode_value(value: Value) -> str:
     """
     if isinstance(value, EncodesItself):
         return value.as_json()
+    if value is None:
+        return "null"
+    if type(value) is ScalarValue:
+        return _scalar(value)
     match value:
         case TensorValue():
             return encode_tensor(*_fields_of_tensor(value))
-        case None:
-            return "null"
-        case ScalarValue(type_name, number):
-            shown = str(number) if isinstance(number, complex) else number
-            return f'{{"type": {_text(type_name)}, "value": {_text(shown)}}}'
         case ListValue(items):
             return _array(items)
         case DictValue(pairs):
@@ -114,6 +135,16 @@ def encode_value(value: Value) -> str:
             )
         case _:
             return _text(_simple(value))
+
+
+def _scalar(value: ScalarValue) -> str:
+    number = value.value
+    if type(number) is int:
+        # The encoder has a quick way for texts alone.
+        text = repr(number)
+    else:
+        text = _text(str(number) if isinstance(number, complex) else number)
+    return f'{{"type": {_text(value.type_name)}, "value": {text}}}'
 
 
 def _simple(value: Value) -> dict[str, Any]:
@@ -196,6 +227,7 @@ def _plain(value: Any) -> Any:
 
 
 _text = json.JSONEncoder(default=_plain).encode
+_NESTED: frozenset[type] = frozenset((ListValue, DictValue))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -222,7 +254,11 @@ def _object(pairs: Iterable[tuple[str, str]]) -> str:
     return "{" + ", ".join(f"{_text(key)}: {text}" for key, text in dict(pairs).items()) + "}"
 
 
-def _tuple_paths(call: CallRecord) -> Iterator[list[str]]:
+def _is_flat(values: Iterable[Value]) -> bool:
+    return _NESTED.isdisjoint(map(type, values))
+
+
+def _tuple_paths(call: EncodableCall) -> Iterator[list[str]]:
     sections = (
         ("input", enumerate(call.inputs or ())),
         ("kwargs", (call.kwargs or {}).items()),
@@ -230,7 +266,7 @@ def _tuple_paths(call: CallRecord) -> Iterator[list[str]]:
     )
     for section, values in sections:
         for key, value in values:
-            if isinstance(value, (ListValue, DictValue)):
+            if type(value) in _NESTED:
                 yield from _tuples_below([section, str(key)], value)
 
 

@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from json.encoder import encode_basestring_ascii
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ from tensorprobe.store.file_names import file_name_of, rank_folder
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
-from tensorprobe.store.leaf_encode import encode_call
+from tensorprobe.store.leaf_encode import EncodableCall, encode_call
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.tensor_data import TensorData
@@ -41,6 +42,8 @@ __all__ = ["DumpWriter", "file_name_of", "rank_folder"]
 _LOG = logging.getLogger("tensorprobe")
 # A disk that stays full fails at every record; the first hundred say where it began.
 _LISTED_GAPS = 100
+# Where nothing is recorded, places are written so many at a time.
+_PLACED_TOGETHER = 32
 
 
 # What a record may hold that JSON does not: reported, never raised into a training.
@@ -99,6 +102,8 @@ class DumpWriter:
         self._is_saved_values = info.level == "debug"
         self._main = "debug.json" if self._is_saved_values else "dump.json"
         self._placed: set[str] = set()
+        # Places of calls that go into construct.json with the next records.
+        self._unplaced: list[tuple[str, str | None]] = []
         self._host = host
         self._guests: list[DumpWriter] = []
         try:
@@ -133,7 +138,9 @@ class DumpWriter:
     def is_empty(self) -> bool:
         """Whether nothing was written and nothing lost, here and in the writers that share this."""
         writers = (self, *self._guests)
-        return not any(w._names or w._placed or w._files.names or w._gap_count for w in writers)
+        return not any(
+            w._names or w._placed or w._unplaced or w._files.names or w._gap_count for w in writers
+        )
 
     @property
     def has_records(self) -> bool:
@@ -163,33 +170,23 @@ class DumpWriter:
         """
         if not self._is_mine:
             return self._refuse()
-        try:
-            # Before the lock: other threads need not wait for it.
-            entry = self._encode(call)
-        except _NOT_WRITABLE as err:
-            return self._lose(f"{call.name} ({_first_line(err)})")
         with self._lock:
-            if call.name in self._names:
-                return self._lose(f"{call.name}, which came a second time,")
-            try:
-                self._write_companions(call.name, tuple(stack), parent)
-                if entry is not None:
-                    self._journals[self._main].append_entry(call.name, entry, indent=2)
-            except OSError as err:
-                return self._lose(call.name, err)
-            self._names.add(call.name)
-            return True
+            return self._write(call, tuple(stack), parent)
 
-    def write_all(self, calls: Iterable[tuple[CallRecord, Sequence[Frame], str | None]]) -> None:
+    def write_all(self, calls: Iterable[tuple[EncodableCall, Sequence[Frame], str | None]]) -> None:
         """Add calls with their stacks and parents, as `write` does, in one piece per file."""
         with self._lock:
             # A stack's text that is lost here is in memory, and in the file that `close` writes.
             journals = list(self._journals.values()) if self._is_mine else []
             for journal in journals:
                 journal.hold()
+            self._place_waiting()
             try:
                 for call, stack, parent in calls:
-                    self.write(call, stack=stack, parent=parent)
+                    if self._is_mine:
+                        self._write(call, tuple(stack), parent)
+                    else:
+                        self._refuse()
             finally:
                 for journal in journals:
                     for name, err in journal.release():
@@ -198,12 +195,10 @@ class DumpWriter:
     def place(self, name: str, parent: str | None) -> None:
         """Add a call that is not recorded to the tree of modules, which no filter reduces."""
         with self._lock:
-            if not self._is_mine or self._is_saved_values:
-                return
-            try:
-                self._place(name, parent)
-            except OSError as err:
-                self._lose(f"{name} in construct.json", err)
+            if self._is_mine and not self._is_saved_values and self._info.level != "L1":
+                self._unplaced.append((name, parent))
+                if len(self._unplaced) >= _PLACED_TOGETHER:
+                    self._place_waiting()
 
     def save_tensor(
         self, name: str, data: TensorData, *, checksum: int | None = None
@@ -358,7 +353,24 @@ class DumpWriter:
         claim.remove_old_dump()
         self._log = ErrorLog(self.folder)
 
-    def _encode(self, call: CallRecord) -> str | None:
+    def _write(self, call: EncodableCall, stack: tuple[Frame, ...], parent: str | None) -> bool:
+        name = call.name
+        try:
+            entry = self._encode(call)
+        except _NOT_WRITABLE as err:
+            return self._lose(f"{name} ({_first_line(err)})")
+        if name in self._names:
+            return self._lose(f"{name}, which came a second time,")
+        try:
+            self._write_companions(name, stack, parent)
+            if entry is not None:
+                self._journals[self._main].append_entry(name, entry, indent=2)
+        except OSError as err:
+            return self._lose(name, err)
+        self._names.add(name)
+        return True
+
+    def _encode(self, call: EncodableCall) -> str | None:
         """Return the entry of a call as text; None where the task records names alone."""
         if self._is_saved_values != (call.saved is not None):
             kind = "no saved value" if call.saved is None else "a saved value"
@@ -403,16 +415,33 @@ class DumpWriter:
             self._stacks.add(name, stack)
         self._place(name, parent)
 
+    def _place_waiting(self) -> None:
+        """Write the places that came since the last time, in one piece."""
+        unplaced, self._unplaced = self._unplaced, []
+        journal = self._journals.get("construct.json")
+        if journal is None or not unplaced:
+            return
+        is_alone = not journal.is_holding
+        if is_alone:
+            journal.hold()
+        for name, parent in unplaced:
+            self._place(name, parent)
+        if is_alone:
+            for name, err in journal.release():
+                self._lose(f"{name} in construct.json", err)
+
     def _place(self, name: str, parent: str | None) -> None:
         if self._info.level == "L1" or name in self._placed:
             return
-        self._journals["construct.json"].append_entry(name, json.dumps(parent), indent=1)
+        shown = "null" if parent is None else encode_basestring_ascii(parent)
+        self._journals["construct.json"].append_entry(name, shown, indent=1)
         self._placed.add(name)
 
     def _publish_companions(self) -> None:
         if self._stacks is None:
             return
         self._stacks.publish()
+        self._place_waiting()
         construct = self._journals["construct.json"]
         construct.append(b"\n}" if construct.has_entries else b"}")
         construct.publish()

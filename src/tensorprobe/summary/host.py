@@ -22,6 +22,11 @@ PLAIN_DTYPES: frozenset[torch.dtype] = frozenset(
 )
 """The dtypes whose numbers can be looked at."""
 
+# Asked of every tensor.
+_PLAIN_TYPES: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
+_STRIDED = torch.strided
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
 _VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].native)
 
 
@@ -29,12 +34,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds strided numbers that can be looked at: no subclass of its own kind."""
     # The type comes first: to ask a subclass for anything may run its own code.
     return (
-        (type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter)
-        and tensor.layout is torch.strided
+        type(tensor) in _PLAIN_TYPES
+        and tensor.layout is _STRIDED
         and tensor.dtype in PLAIN_DTYPES
         and not tensor.is_nested
         and not tensor.is_meta
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not _is_wrapped(tensor)
         # FSDP and its like free the memory of a tensor that they will fill again.
         and (tensor.data_ptr() != 0 or not tensor.numel())
     )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensorprobe.metrics.kernel import load_kernel
-from tensorprobe.metrics.statistics import measure_array
+from tensorprobe.metrics.statistics import ArrayStatistics, measure_array
 from tensorprobe.records import Number
 from tensorprobe.summary.host import to_host
 from tensorprobe.summary.layout import merged_layout
@@ -188,10 +188,15 @@ def _measure_small(tensor: torch.Tensor) -> Four | None:
         # Numbers have no order: a permuted tensor is read as it lies in memory.
         if len(layout) != 1 or layout[0][0] != 1:
             tensor = tensor.detach().contiguous()
-    nans, above, below, _, high, low, sums, squares = kernel.measure(tensor.data_ptr(), count, name)
+    nans, above, below, zeros, high, low, sums, squares = kernel.measure(
+        tensor.data_ptr(), count, name
+    )
     # Squares that float64 cannot hold stand in units of their own.
-    if nans or above or below or squares[0] or squares[2] or high is None or low is None:
+    if squares[0] or squares[2]:
         return None
+    if nans or above or below:
+        found = ArrayStatistics(count, nans, above, below, zeros, high, low, sums[1], squares[1])
+        return found.max, found.min, found.mean, found.norm
     if name == "bool":
         return bool(high), bool(low), None, None
     return high, low, sums[1] / count, math.sqrt(squares[1])
