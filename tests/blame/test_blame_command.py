@@ -60,6 +60,22 @@ def test_the_proof_is_written_and_named(
     assert (tmp_path / "proof" / "test_repro.py").exists()
 
 
+def test_an_answer_whose_proof_cannot_be_written_is_still_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = Kernels(aten.addmm, 1, scaled(1.01))
+    candidate = capture(tmp_path / "candidate", kernels, task="statistics")
+    reference = capture(tmp_path / "reference", task="statistics")
+    arguments = ["blame", str(candidate), str(reference), "--repro", str(tmp_path / "proof")]
+    assert main(arguments) == 2
+    out = capsys.readouterr().out
+    assert out.startswith("culprit     Functional.linear.1.forward")
+    assert "proof       none: " in out and "data were not recorded" in out
+    assert main([*arguments, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["repro"] is None and "not recorded" in told["repro_problem"]
+
+
 def test_a_missing_dump_is_one_line_and_code_2(
     runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

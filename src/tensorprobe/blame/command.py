@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
-from tensorprobe.blame.run import investigate
+from tensorprobe.blame.run import Investigation, investigate
 from tensorprobe.blame.text import conclusion_lines
+from tensorprobe.errors import RebuildError
+from tensorprobe.report.value_text import clean_text
 
 __all__ = ["blame_dumps"]
 
@@ -17,30 +20,40 @@ def blame_dumps(
     """Print which operation is at fault.
 
     Returns:
-        The exit code: 0 also when there is a culprit, which is a result and no error.
+        The exit code: 0 also when there is a culprit, which is a result and no error; 2 if the
+        proof of one was asked for and cannot be written.
 
     Raises:
-        TensorprobeError: a dump cannot be opened, or the proof cannot be written.
+        TensorprobeError: a dump cannot be opened, or the proof's folder cannot be written.
     """
     investigation = investigate(candidate, reference, top=top)
     conclusion = investigation.conclusion
-    written = None
-    if repro is not None and conclusion.culprit is not None:
-        from tensorprobe.blame.repro import write_repro
-
-        chosen = next(
-            entry for entry in investigation.ordered if entry.suspect.call == conclusion.culprit
-        )
-        written = write_repro(chosen, repro)
+    written, problem = None, None
+    if repro is not None:
+        written, problem = _write_proof(investigation, repro)
     if as_json:
         answer = conclusion.to_json()
         answer["repro"] = None if written is None else str(written)
+        answer["repro_problem"] = problem
         sys.stdout.write(json.dumps(answer, indent=1) + "\n")
-        return 0
-    for line in conclusion_lines(conclusion):
-        sys.stdout.write(line + "\n")
-    if written is not None:
-        sys.stdout.write(f"{'proof':<12}{written}\n")
-    elif repro is not None:
-        sys.stdout.write(f"{'proof':<12}none was written: there is no culprit\n")
-    return 0
+    else:
+        for line in conclusion_lines(conclusion):
+            sys.stdout.write(line + "\n")
+        if repro is not None:
+            sys.stdout.write(f"{'proof':<12}{clean_text(str(written or f'none: {problem}'))}\n")
+    return 2 if problem is not None and conclusion.culprit is not None else 0
+
+
+def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None, str | None]:
+    """Return the script that was written, or why there is none."""
+    culprit = investigation.conclusion.culprit
+    if culprit is None:
+        return None, "there is no culprit"
+    from tensorprobe.blame.repro import write_repro
+
+    chosen = next(entry for entry in investigation.ordered if entry.suspect.call == culprit)
+    try:
+        return write_repro(chosen, folder), None
+    except RebuildError as err:
+        # The answer stands without a proof.
+        return None, str(err)

@@ -119,8 +119,7 @@ def _explain(
         return Unexplained(output, 1.0, inherited, math.inf) if inherited < 1 else None
     if math.isinf(inherited):
         return None
-    bits = min(significant_bits(output.candidate.dtype), significant_bits(output.reference.dtype))
-    own = 2.0**-bits
+    own = 2.0 ** -_fewest_bits(output, given, saved)
     accumulate = min(own, 2.0**-24)
     terms = _count_terms(operation, output, given, saved)
     gain = _gain(operation, output, given, saved, terms)
@@ -139,6 +138,18 @@ def _explain(
     if output.value <= allowed:
         return None
     return Unexplained(output, allowed, inherited, output.value / allowed if allowed else math.inf)
+
+
+def _fewest_bits(output: Distance, given: Sequence[Distance], saved: Sequence[Distance]) -> int:
+    """Return the significant bits that a result may have been rounded to on its way.
+
+    Under autocast a result of float32 may be one of 16 bits that was cast.
+    """
+    dtypes = [output.candidate.dtype, output.reference.dtype]
+    for distance in (*given, *saved):
+        if is_float(distance.candidate):
+            dtypes += [distance.candidate.dtype, distance.reference.dtype]
+    return min(map(significant_bits, dtypes))
 
 
 def _count_terms(

@@ -33,6 +33,7 @@ from tensorprobe.blame.noise import (
     accumulation_roundoff,
     half_ulp,
     rounds_once,
+    unit_roundoff,
     working_roundoffs,
 )
 from tensorprobe.blame.operations import EXACT, MATRIX, PLACES_ALONE, WITH_PLACES, operation_of
@@ -93,6 +94,7 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     replay_theirs = _replayer(theirs, reference, exact=exact)
     found, skipped = [], []
     sizes = _input_sizes(ours, candidate)
+    shortest = max(_shortest_roundoff(ours, candidate), _shortest_roundoff(theirs, reference))
     for index, (mine, other) in enumerate(zip(results_of(ours), results_of(theirs), strict=False)):
         place = _place(ours, index)
         if mine is None or other is None:
@@ -107,7 +109,7 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
             continue
         if not math.prod(mine.shape):
             continue
-        job = _Job(operation, pair.phase, place, mine, other, sizes)
+        job = _Job(operation, pair.phase, place, mine, other, sizes, shortest)
         got, wanted = candidate.load(mine), reference.load(other)
         if exact or not got.is_floating_point():
             if _may_tie(operation, ours, index):
@@ -178,6 +180,7 @@ class _Job:
     mine: TensorValue
     other: TensorValue
     sizes: tuple[tuple[int, ...], ...]
+    shortest: float
 
 
 def _replayer(call: CallRecord, side: Side, *, exact: bool) -> _Replay:
@@ -270,6 +273,16 @@ def _input_sizes(call: CallRecord, side: Side) -> tuple[tuple[int, ...], ...]:
     if backward is not None:
         values += flat_tensors(backward.inputs)
     return tuple(value.shape for value in values if value is not None and is_float(value))
+
+
+def _shortest_roundoff(call: CallRecord, side: Side) -> float:
+    """Return the largest unit roundoff among the tensors that a gradient is computed from."""
+    forward, backward = _start_of(call, side)
+    values = [*flat_tensors(forward.inputs), *flat_tensors(forward.outputs)]
+    if backward is not None:
+        values += flat_tensors(backward.inputs)
+    bits = [significant_bits(value.dtype) for value in values if value and is_float(value)]
+    return 2.0 ** -min(bits, default=53)
 
 
 def _place(call: CallRecord, index: int) -> str:
@@ -365,7 +378,7 @@ def _split_rounded(
     mine, other = _read(replay_ours, reading, got), _read(replay_theirs, reading, wanted)
     if mine is None or other is None:
         return "the replay has another shape"
-    roundoffs = working_roundoffs(job.operation, job.phase, got.dtype)
+    roundoffs = _roundoffs(job, got.dtype)
     terms = _terms(job, math.prod(job.mine.shape))
     inherited = relative_distance(mine, other)
     spread = _spread(got, mine, replay_ours, reading)
@@ -384,11 +397,22 @@ def _split_rounded(
             wanted,
             other,
             _floor(wanted, other, other_spread, terms),
-            working_roundoffs(job.operation, job.phase, wanted.dtype),
+            _roundoffs(job, wanted.dtype),
         ),
         inherited,
         relative_distance(got, wanted),
     )
+
+
+def _roundoffs(job: _Job, dtype: torch.dtype) -> tuple[float, ...]:
+    """Return what a result may have been rounded to on its way, the one to expect first.
+
+    Under autocast a gradient of float32 is one of 16 bits that was cast.
+    """
+    roundoffs = working_roundoffs(job.operation, job.phase, dtype)
+    if job.phase == "backward" and job.shortest > unit_roundoff(dtype):
+        return (job.shortest, *(item for item in roundoffs if item > job.shortest))
+    return roundoffs
 
 
 def _choose_reading(wanted: torch.Tensor, replay: _Replay, index: int) -> _Reading | None:
