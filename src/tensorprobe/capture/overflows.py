@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensorprobe.capture.describe import Drafted
+from tensorprobe.capture.describe import Drafted, describe
 from tensorprobe.capture.drafts import Draft
 from tensorprobe.capture.held import HeldDraft, WritingCalls, held_in
 from tensorprobe.capture.recorder import Recorder
@@ -139,13 +139,28 @@ class OverflowRecorder(Recorder):
         self._forwards: dict[str, _Candidate] = {}
         self._forward_bytes = 0
 
+    # Values need their names, which a recorder that keeps no data may do without.
+
+    def draft(self, value: Any, name: str) -> Drafted:
+        """Describe one value."""
+        with self._lock:
+            return describe(value, self._draft_tensor, (name,))
+
     def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values; nothing once the search has ended."""
-        return () if self._count.is_spent else super().draft_all(values, name)
+        if self._count.is_spent:
+            return ()
+        with self._lock:
+            draft = self._draft_tensor
+            return tuple([describe(value, draft, (name, str(i))) for i, value in enumerate(values)])
 
     def draft_named(self, values: Mapping[str, Any], name: str) -> dict[str, Drafted]:
         """Describe named values; nothing once the search has ended."""
-        return {} if self._count.is_spent else super().draft_named(values, name)
+        if self._count.is_spent:
+            return {}
+        with self._lock:
+            draft = self._draft_tensor
+            return {key: describe(value, draft, (name, key)) for key, value in values.items()}
 
     def add(
         self,
