@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "overflow": GROUND | {"precheck", "store", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
-    "demo": {"capture", "compare", "show"},
+    "demo": {"blame", "capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
     "__init__": {

@@ -1,6 +1,8 @@
 """The command line: arguments to one call. Heavy imports happen inside the commands.
 
 Exit codes: 0 all is well, 1 a check failed, 2 something could not be read or used, 130 interrupted.
+
+A little past 500 lines: it is a flat list of options and examples, which is best in one place.
 """
 
 from __future__ import annotations
@@ -296,7 +298,12 @@ def _add_compare(
     add("--fuzzy", action="store_true", help="match calls that differ in their number alone")
     add("--mapping", metavar="MAP.yaml", help="names of values and of their partners")
     add("--highlight", action="store_true", help="mark suspicious rows red and yellow")
-    add("--no-advice", action="store_true", help="do not write where to look first")
+    add("--no-advice", action="store_true", help="do not say or write where to look first")
+    add(
+        "--blame",
+        action=argparse.BooleanOptionalAction,
+        help="print first which operation is at fault (by itself for small dumps)",
+    )
     add("--first-diff", action="store_true", help="write the first call that differs as JSON")
     stack = compare.add_mutually_exclusive_group()
     stack.add_argument("--no-stack", action="store_true", help="leave the call stacks out")
@@ -412,6 +419,12 @@ def _show(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     from tensorprobe.compare.command import compare_dumps
 
+    def conclude() -> None:
+        from tensorprobe.blame.brief import print_conclusion
+
+        print_conclusion(arguments.candidate, arguments.reference, is_wanted=arguments.blame)
+
+    is_concluding = arguments.reference is not None and not arguments.no_advice
     return compare_dumps(
         arguments.candidate,
         arguments.reference,
@@ -424,6 +437,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         stack=False if arguments.no_stack else True if arguments.stack else None,
         formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
         jobs=arguments.jobs,
+        conclude=conclude if is_concluding else None,
     )
 
 

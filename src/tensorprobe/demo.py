@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tensorprobe.blame.command import blame_dumps
 from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.compare.command import compare_dumps
 from tensorprobe.show.command import show_dump
@@ -43,11 +44,13 @@ class Classifier(nn.Module):
 
 
 def main(folder: str) -> int:
-    """Capture both runs into a folder, compare them, and look at the call that differs first."""
+    """Capture both runs into a folder, name the culprit, compare them, and look at the call."""
     candidate, reference = Path(folder, "candidate"), Path(folder, "reference")
     for path in (candidate, reference):
         capture_step(path, has_fault=path is candidate)
         _say(f"one training step was captured into {path}")
+    _say(f"\n$ tensorprobe blame {candidate} {reference}")
+    blame_dumps(str(candidate), str(reference), top=3, repro=None, as_json=False)
     _say(f"\n$ tensorprobe compare {candidate} {reference} -o {folder}/result --first-diff")
     code = compare_dumps(
         str(candidate),

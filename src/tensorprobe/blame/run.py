@@ -27,7 +27,7 @@ _TOP = 5
 # Times what is allowed: an estimate of a few numbers is not off by that much again.
 _CLEAR = 4
 # Frames of these are how a call came about, not where somebody wrote it.
-_FOREIGN = ("/torch/", "site-packages", "/tensorprobe/", "/msprobe/", "data_dump/")
+_FOREIGN = ("/torch/", "site-packages", "/msprobe/", "data_dump/", "<frozen ")
 
 
 class Investigation:

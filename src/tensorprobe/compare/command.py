@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tensorprobe.compare.inputs import read_inputs
 from tensorprobe.compare.result import ComparisonResult, PartResult
@@ -33,8 +33,23 @@ def compare_dumps(
     stack: bool | None,
     formats: Sequence[str],
     jobs: int,
+    conclude: Callable[[], None] | None = None,
 ) -> int:
     """Compare two dumps and print what came out.
+
+    Args:
+        candidate: the run under test, or a compare.json.
+        reference: the run that is trusted; None with a compare.json.
+        output: the folder of the results.
+        fuzzy: as for `compare`, like all that follow but the last.
+        mapping: a file of pairs.
+        highlight: whether to colour suspicious rows.
+        advise: whether to say where to look first.
+        first_difference: whether to write the first call that differs.
+        stack: whether to show call stacks; None: where they are.
+        formats: what to write.
+        jobs: how many threads.
+        conclude: prints what stands before the summary, once the comparison has been made.
 
     Returns:
         The exit code: 2 if something of the input is missing or damaged. That values differ is a
@@ -61,6 +76,8 @@ def compare_dumps(
             progress=progress,
         )
     missing = _missing(result)
+    if conclude is not None:
+        conclude()
     print_summary([_summary(part) for part in result.parts], result.extra_files, missing)
     return 2 if missing else 0
 
