@@ -7,21 +7,10 @@ The room has the name of its one public function, and can be called like it.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import Any
-
 from tensorprobe.blame.conclusion import Accused, Conclusion
 from tensorprobe.blame.run import blame
+from tensorprobe.callable_room import make_callable
 
 __all__ = ["Accused", "Conclusion", "blame"]
 
-
-class _Room(ModuleType):
-    """`tensorprobe.blame` names the function, whether or not the room was imported before."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Conclusion:
-        return blame(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Room
+make_callable(__name__, blame)

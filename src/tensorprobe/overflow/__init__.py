@@ -8,19 +8,9 @@ The room is itself the function that users call, `tensorprobe.overflow(dump)`, a
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import Any
-
+from tensorprobe.callable_room import make_callable
 from tensorprobe.overflow.session import OverflowReport, overflow_dump
 
 __all__ = ["OverflowReport", "overflow_dump"]
 
-
-class _CallableRoom(ModuleType):
-    def __call__(self, dump: Any, *args: Any, **options: Any) -> OverflowReport:
-        """Judge every recorded overflow of a dump; see `overflow_dump` and docs/overflow.md."""
-        return overflow_dump(dump, *args, **options)
-
-
-sys.modules[__name__].__class__ = _CallableRoom
+make_callable(__name__, overflow_dump)

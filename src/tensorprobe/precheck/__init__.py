@@ -11,19 +11,9 @@ function of one name cannot both be an attribute of the package.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import Any
-
+from tensorprobe.callable_room import make_callable
 from tensorprobe.precheck.session import PrecheckReport, precheck_dump
 
 __all__ = ["PrecheckReport", "precheck_dump"]
 
-
-class _CallableRoom(ModuleType):
-    def __call__(self, dump: Any, *args: Any, **options: Any) -> PrecheckReport:
-        """Check every recorded call of a dump; see `precheck_dump` and docs/precheck.md."""
-        return precheck_dump(dump, *args, **options)
-
-
-sys.modules[__name__].__class__ = _CallableRoom
+make_callable(__name__, precheck_dump)
