@@ -7,10 +7,8 @@ A rank that is missing, or breaks off, is named in the result and does not stop 
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
 from tensorprobe.errors import DumpError, ReportError, TensorprobeError
 from tensorprobe.store import Dump, open_dump
+from tensorprobe.store.json_text import collector_paused
 from tensorprobe.textfile import show_path
 
 __all__ = ["compare", "compare_inputs"]
@@ -107,7 +106,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
     results: list[PartResult] = []
     nodes: dict[str, dict[str, Any]] = {}
-    with _no_garbage_collection():
+    with collector_paused():
         for pair in pairs:
             files = _files_of(pair, candidate, output, timestamp)
             try:
@@ -155,15 +154,3 @@ def _make_folder(output: Path) -> None:
         raise ReportError(
             f"the folder {show_path(output)} cannot be made: {reason}; choose another with -o"
         ) from err
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Millions of cells without a cycle among them are made; looking for one takes a third."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
