@@ -419,10 +419,11 @@ def _show(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     from tensorprobe.compare.command import compare_dumps
 
-    def conclude() -> None:
+    def conclude() -> bool:
         from tensorprobe.blame.brief import print_conclusion
 
-        print_conclusion(arguments.candidate, arguments.reference, is_wanted=arguments.blame)
+        paths = (arguments.candidate, arguments.reference)
+        return print_conclusion(*paths, is_wanted=arguments.blame)
 
     is_concluding = arguments.reference is not None and not arguments.no_advice
     return compare_dumps(

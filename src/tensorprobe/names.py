@@ -38,7 +38,9 @@ __all__ = [
     "backward_of",
     "forward_of",
     "is_forward",
+    "is_overwritten",
     "is_parameter_gradients",
+    "is_saved_value",
     "is_uninitialised",
     "kind_of_call",
     "other_gradients_name",
@@ -61,6 +63,11 @@ UNINITIALISED = frozenset(
      "resize_", "resize_as_", "empty_quantized")
 )  # fmt: skip
 """The functions whose result is memory as it was found."""
+
+_OVERWRITING = frozenset(
+    ("bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
+     "normal_", "random_", "trunc_normal_", "uniform_", "zero_")
+)  # fmt: skip
 
 # No real name comes near this; a hostile one would only cost time.
 _LONGEST_NAME = 10_000
@@ -303,6 +310,25 @@ def is_parameter_gradients(text: str) -> bool:
     True
     """
     return ".parameters_grad" in text and _CALL_PATTERNS[1].fullmatch(text) is not None
+
+
+def is_overwritten(text: str) -> bool:
+    """Whether a call writes over its first argument without a look at what was there.
+
+    >>> is_overwritten("Tensor.zero_.0.forward"), is_overwritten("Tensor.add_.0.forward")
+    (True, False)
+    """
+    api, _, direction = text.rpartition(".")
+    return direction == "forward" and api.rpartition(".")[0].partition(".")[2] in _OVERWRITING
+
+
+def is_saved_value(text: str) -> bool:
+    """Whether a name is that of a value which the user saved.
+
+    >>> is_saved_value("loss.0.debug"), is_saved_value("Torch.relu.0.forward")
+    (True, False)
+    """
+    return text.endswith(".debug") and _SAVED_CALL.fullmatch(text) is not None
 
 
 def is_uninitialised(text: str) -> bool:

@@ -36,7 +36,8 @@ def test_the_summary_says_what_came_out(
     pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "o"
-    assert main(["compare", *pair, "-o", str(out), "--format", "csv,json"]) == 0
+    options = ("--format", "csv,json", "--no-blame")
+    assert main(["compare", *pair, "-o", str(out), *options]) == 0
     text = capsys.readouterr().out
     assert "2 values compared by statistics: 1 passed, 1 failed" in text
     assert "unmatched: 1 values of the candidate, 1 calls and values of the reference" in text
@@ -179,3 +180,45 @@ def test_an_interrupted_comparison_leaves_nothing_half_written(tmp_path: Path, w
         import zipfile
 
         assert zipfile.ZipFile(file).testzip() is None
+
+
+def test_what_goes_into_a_call_that_overwrites_it_is_not_the_first_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = []
+    for side, number in (("a", 9.0), ("b", 1.0)):
+        calls = [
+            call("Tensor.zero_.0.forward", [tensor(number)], [tensor(0.0)]),
+            call(RELU, [tensor(1.0)], [tensor(number)]),
+        ]
+        sides.append(str(write_dump(tmp_path / side, calls)))
+    assert main(["compare", *sides, "-o", str(tmp_path / "o"), "--no-blame"]) == 0
+    assert f"first that fails: {RELU}.output.0" in capsys.readouterr().out
+
+
+def test_the_first_difference_of_every_step_is_shown(tmp_path: Path) -> None:
+    for side, number in (("a", 9.0), ("b", 1.0)):
+        for step in (0, 1):
+            calls = [call(f"Torch.relu.{step}.forward", [tensor(1.0)], [tensor(number)])]
+            write_dump(tmp_path / side / f"step{step}" / "rank0", calls)
+    out = tmp_path / "o"
+    sides = [str(tmp_path / side) for side in ("a", "b")]
+    assert main(["compare", *sides, "-o", str(out), "--first-diff", "--no-blame"]) == 0
+    (found,) = out.glob("diff_analyze*")
+    nodes = json.loads(found.read_text())
+    assert {name: node[0]["op_name"] for name, node in nodes.items()} == {
+        "step_0_rank_0": "Torch.relu.0.forward",
+        "step_1_rank_0": "Torch.relu.1.forward",
+    }
+
+
+def test_runs_of_two_models_are_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = []
+    for side in ("a", "b"):
+        calls = [call(f"Torch.{side}.{number}.forward", [tensor(1.0)]) for number in range(5)]
+        sides.append(str(write_dump(tmp_path / side, calls)))
+    assert main(["compare", *sides, "-o", str(tmp_path / "o"), "--no-blame"]) == 0
+    text = capsys.readouterr().out
+    assert "most values have no partner" in text and "and 7 more, all in the tables" in text

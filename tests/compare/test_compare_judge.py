@@ -25,7 +25,7 @@ def leaf(*numbers: Any, kind: str = "tensor") -> Leaf:
 
 
 def test_differences_and_relative_errors() -> None:
-    cells, is_far, _ = difference_of(leaf(3.0, -1.0, 0.0, 2.0), leaf(2.0, -1.0, 0.0, 4.0))
+    cells, is_far, *_ = difference_of(leaf(3.0, -1.0, 0.0, 2.0), leaf(2.0, -1.0, 0.0, 4.0))
     assert cells == [1.0, 0.0, 0.0, -2.0, "50.0%", "0.0%", "N/A", "50.0%"]
     assert not is_far  # exactly half is not more than half
 
@@ -51,7 +51,7 @@ def test_every_kind_of_number(
     ours: Any, theirs: Any, difference: Any, relative: str, is_far: bool
 ) -> None:
     ones = (1.0, 1.0, 1.0)
-    cells, was_far, _ = difference_of(leaf(ours, *ones), leaf(theirs, *ones))
+    cells, was_far, *_ = difference_of(leaf(ours, *ones), leaf(theirs, *ones))
     assert (cells[0], cells[4], was_far) == (difference, relative, is_far)
 
 
@@ -183,3 +183,21 @@ def test_requires_grad_that_differs_is_said(tmp_path: Path) -> None:
     (row,) = compared(ours, theirs, tmp_path)
     assert row["Requires_grad Consistent"] is False
     assert row["Err_message"] == "Requires_grad inconsistent. "
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_unlike"),
+    [
+        (math.nan, 0.5, True),
+        (0.5, math.nan, True),
+        (math.nan, math.nan, False),
+        (math.inf, math.inf, False),
+        (math.inf, -math.inf, True),
+        (1.0, 2.0, False),
+        (10**400, 1, False),
+    ],
+)
+def test_a_number_that_is_finite_on_one_side_alone_does_not_pass(
+    ours: Any, theirs: Any, is_unlike: bool
+) -> None:
+    assert difference_of(leaf(ours, 1.0, 1.0, 1.0), leaf(theirs, 1.0, 1.0, 1.0))[3] is is_unlike

@@ -17,32 +17,36 @@ from tensorprobe.errors import TensorprobeError
 
 __all__ = ["print_conclusion"]
 
-# What is read, measured and replayed while nobody would have started to wait.
-_SMALL = 32 << 20
+# What is read, measured and replayed in a few seconds.
+_SMALL = 4 << 20
 
 
-def print_conclusion(candidate: str, reference: str, *, is_wanted: bool | None) -> None:
+def print_conclusion(candidate: str, reference: str, *, is_wanted: bool | None) -> bool:
     """Print which operation is at fault, or how to find that out.
 
     Args:
         candidate: the dump of the run under test.
         reference: the dump of the run that is trusted.
         is_wanted: None leaves it to the size of the dumps.
+
+    Returns:
+        Whether somebody was named.
     """
     if is_wanted is False:
-        return
+        return False
     if is_wanted is None and not _are_small(candidate, reference):
         command = shlex.join(("tensorprobe", "blame", candidate, reference))
         sys.stdout.write(f"which operation is at fault: {command}\n\n")
-        return
+        return False
     try:
         conclusion = investigate(candidate, reference).conclusion
     except TensorprobeError:
         # What is wrong with the dumps is for the comparison to say, which tries the same.
-        return
+        return False
     for line in conclusion_lines(conclusion):
         sys.stdout.write(line + "\n")
     sys.stdout.write("\n")
+    return conclusion.culprit is not None
 
 
 def _are_small(*paths: str) -> bool:

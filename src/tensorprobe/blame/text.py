@@ -56,14 +56,16 @@ def _accused_lines(accused: Accused) -> Iterator[str]:
     if accused.inputs is not None:
         agree = "agree" if accused.inputs == 0 else f"differ by {_distance(accused.inputs)}"
         yield _row("inputs", f"{agree}{_inherited(accused)}")
-    if accused.output is not None:
+    # A call that only one run makes has no second result to differ from.
+    if accused.output is not None and accused.basis != "sequence":
         yield _row("output", f"differs by {_distance(accused.output)}{_made(accused)}")
     if accused.worst is not None and accused.basis == "replay":
         index, got, wanted = accused.worst
         yield _row("worst", f"element {index}: {got:.7g}, should be {wanted:.7g}")
     kind = f"{accused.cause.kind}{' (gradient only)' if accused.gradient_only else ''}"
     yield _row("kind", f"{kind}: {accused.cause.text}")
-    victims = f"{accused.victims} later calls differ because of it or of rounding"
+    calls = "call differs" if accused.victims == 1 else "calls differ"
+    victims = f"{accused.victims} later {calls} because of it or of rounding"
     if accused.received:
         ranks = ", ".join(str(rank) for rank in accused.received)
         victims += f"; ranks {ranks} received its value"

@@ -83,6 +83,8 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
         flags, words = _split_flags(words[1:])
         if words[:2] == _LAUNCHER:
             return [python, *flags, *_LAUNCHER, *_rewrite_launch(words[2:])]
+    elif words[0].endswith(".py") and not os.path.exists(words[0]):
+        raise ConfigError(f"{words[0]} does not exist; check the path")
     elif not os.path.isfile(words[0]) and words[0] != "-m":
         raise ConfigError(
             f"{words[0]} is no Python script, and no launcher but torchrun is known here; put "

@@ -16,6 +16,7 @@ __all__ = ["StackReader"]
 _OWN_FOLDER = str(Path(__file__).parent)
 # Between a user's call and our watcher torch puts frames that say nothing.
 _PASSED_OVER = frozenset((torch.overrides.__file__,))
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
 _DEEPEST = 200
 
 
@@ -53,7 +54,7 @@ class StackReader:
         stack = _seen.get(places)
         if stack is None:
             pairs = zip(key[::2], key[1::2], strict=True)
-            stack = tuple(_frame_of(_codes[code], place) for code, place in pairs)
+            stack = _from_user(tuple(_frame_of(_codes[code], place) for code, place in pairs))
             if len(_seen) >= _MOST_SEEN or len(_codes) >= _MOST_SEEN:
                 _seen.clear()
                 _codes.clear()
@@ -61,6 +62,14 @@ class StackReader:
             else:
                 _seen[places] = stack
         return stack
+
+
+def _from_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Leave out what torch itself put between the user's call and us."""
+    for number, frame in enumerate(frames):
+        if not frame.path.startswith(_TORCH_FOLDER):
+            return frames[number:]
+    return frames
 
 
 def _frame_of(code: CodeType | None, place: int) -> Frame:

@@ -33,7 +33,7 @@ def compare_dumps(
     stack: bool | None,
     formats: Sequence[str],
     jobs: int,
-    conclude: Callable[[], None] | None = None,
+    conclude: Callable[[], bool] | None = None,
 ) -> int:
     """Compare two dumps and print what came out.
 
@@ -49,7 +49,8 @@ def compare_dumps(
         stack: whether to show call stacks; None: where they are.
         formats: what to write.
         jobs: how many threads.
-        conclude: prints what stands before the summary, once the comparison has been made.
+        conclude: prints what stands before the summary, once the comparison has been made;
+            returns whether that said who is at fault.
 
     Returns:
         The exit code: 2 if something of the input is missing or damaged. That values differ is a
@@ -76,17 +77,24 @@ def compare_dumps(
             progress=progress,
         )
     missing = _missing(result)
-    if conclude is not None:
-        conclude()
-    print_summary([_summary(part) for part in result.parts], result.extra_files, missing)
+    # One answer, not two: who is at fault says more than what the first failure looks like.
+    is_concluded = conclude is not None and conclude()
+    parts = [_summary(part, with_advice=not is_concluded) for part in result.parts]
+    print_summary(parts, result.extra_files, missing)
     return 2 if missing else 0
+
+
+def _some(unmatched: Sequence[str], total: int) -> tuple[str, ...]:
+    shown = tuple(unmatched[:_EXAMPLES])
+    more = total - len(shown)
+    return (*shown, f"and {more} more, all in the tables") if more > 0 else shown
 
 
 def _missing(result: ComparisonResult) -> list[str]:
     return [*result.problems, *(str(gap) for part in result.parts for gap in part.gaps)]
 
 
-def _summary(part: PartResult) -> PartSummary:
+def _summary(part: PartResult, *, with_advice: bool) -> PartSummary:
     tally = part.tally
     failure = tally.first_failure
     return PartSummary(
@@ -98,8 +106,8 @@ def _summary(part: PartResult) -> PartSummary:
         open=tally.open,
         unmatched=tally.unmatched,
         reference_only=part.reference_only,
-        examples=part.unmatched[:_EXAMPLES],
+        examples=_some(part.unmatched, tally.unmatched + part.reference_only),
         first_failure=None if failure is None else failure.name,
-        advice=part.advice.text if part.advice is not None and failure is not None else "",
+        advice=part.advice.text if with_advice and part.advice and failure else "",
         files=part.files,
     )

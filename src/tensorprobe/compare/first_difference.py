@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorprobe.compare.rows import CallRows
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import ApiCall, is_uninitialised, parse_call
+from tensorprobe.names import ApiCall, is_saved_value, is_uninitialised, parse_call
 from tensorprobe.records import CallRecord
 from tensorprobe.report.table import new_report
 from tensorprobe.report.value_text import json_number
@@ -53,7 +53,9 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
 
     def add(self, call: CallRows) -> None:
         """Take the rows of the next call."""
-        is_same = not any(row.verdict == "failed" and row.state == "output" for row in call.rows)
+        # What was saved by name is a result itself; parameters' gradients are those of other calls.
+        result = "value" if is_saved_value(call.name) else "output"
+        is_same = not any(row.verdict == "failed" and row.state == result for row in call.rows)
         items = list(self._items(call))
         entry = json.dumps({"is_same": is_same, "op_items": items}, ensure_ascii=False)
         before = ",\n" if self._count else "\n"

@@ -47,11 +47,14 @@ class StatisticsDifference(NamedTuple):
         cells: the four differences, then the four relative errors.
         is_far: whether a relative error is too large.
         is_plain: whether all numbers of both sides are finite.
+        is_unlike: whether a number is finite on one side alone, or infinite with another sign; the
+            seeds' tables have no word for it, but such a value does not pass.
     """
 
     cells: list[Any]
     is_far: bool
     is_plain: bool
+    is_unlike: bool = False
 
 
 def differences_of_all(pairs: Sequence[tuple[Leaf, Leaf]]) -> list[StatisticsDifference]:
@@ -105,12 +108,13 @@ def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
     """
     differences: list[Any] = []
     relatives: list[Any] = []
-    is_far = False
+    is_far = is_unlike = False
     for ours, theirs in zip(candidate[4:8], reference[4:8], strict=True):
         if type(ours) not in _NUMBERS or type(theirs) not in _NUMBERS:
             differences.append("N/A")
             relatives.append("N/A")
             continue
+        is_unlike = is_unlike or _are_unlike(ours, theirs)
         try:
             difference = ours - theirs
             relative = abs(difference / theirs) if theirs else None
@@ -129,7 +133,15 @@ def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
         else:
             relatives.append(f"{relative * 100}%")
             is_far = is_far or relative > _LARGEST_RELATIVE_ERROR
-    return StatisticsDifference(differences + relatives, is_far, False)
+    return StatisticsDifference(differences + relatives, is_far, False, is_unlike)
+
+
+def _are_unlike(ours: float, theirs: float) -> bool:
+    """Whether one of two numbers is not finite and the other is not the same."""
+    # Whole numbers are finite, also those that no float can hold.
+    if all(type(number) is int or math.isfinite(number) for number in (ours, theirs)):
+        return False
+    return ours != theirs and not (ours != ours and theirs != theirs)
 
 
 def reaches_accuracy(cosine: Any, max_abs_error: Any) -> str:

@@ -211,7 +211,7 @@ class Matcher:
                 kinds.setdefault(without_number(name), []).append(name)
             self._by_kind[note.side] = kinds
         kinds = self._by_kind[note.side]
-        found = kinds.get(without_number(note.name))
+        found = [name for name in kinds.get(without_number(note.name), ()) if name != note.name]
         if found:
             # The same API or module in another call; the last ones, where this run made more.
             return tuple(found[-_NEAREST:])

@@ -23,9 +23,9 @@ from tensorprobe.compare.match import MatchedCall, Matcher, Pair
 from tensorprobe.compare.measure import Measurer, bytes_of
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import PartResult, Tally
-from tensorprobe.compare.rows import CallRows, RowMaker, is_recorded, wants_data
+from tensorprobe.compare.rows import CallRows, Row, RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table
-from tensorprobe.names import is_uninitialised
+from tensorprobe.names import is_overwritten, is_uninitialised
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
@@ -184,7 +184,7 @@ class PartComparison:
             if verdict == "passed":
                 tally.passed += 1
             elif verdict == "failed":
-                if tally.first_failure is None and not is_uninitialised(call.name):
+                if tally.first_failure is None and not _is_meaningless(call.name, row):
                     name, arguments = str(row.cells[0]), self._unequal_arguments(call)
                     failure = Failure(tally.rows, name, call.name, row.state, arguments)
                     tally.first_failure = failure
@@ -301,3 +301,10 @@ def _line(call: CallRows) -> str:
         counts[row.verdict] += 1
     shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return f"{call.name}: {shown or 'no values'}"
+
+
+def _is_meaningless(call: str, row: Row) -> bool:
+    """Whether a value is memory as it was found: from `empty`, or on its way into `zero_`."""
+    if is_uninitialised(call):
+        return True
+    return row.state == "input" and is_overwritten(call) and str(row.cells[0]).endswith(".input.0")

@@ -142,7 +142,7 @@ class RowMaker:
             cells += (*_EIGHT_UNMATCHED, *_numbers(ours), *_FOUR_UNMATCHED)
             cells += (is_consistent, UNMATCHED, message)
             return cells, "unmatched"
-        difference, is_far, is_plain = next(results)
+        difference, is_far, is_plain, is_unlike = next(results)
         cells += difference
         if is_plain:
             cells += ours[4:8]
@@ -153,7 +153,7 @@ class RowMaker:
         if not is_consistent:
             message += GRAD_INCONSISTENT
         cells += (is_consistent, "Warning" if is_far else "", message)
-        return cells, "failed" if is_far else "passed"
+        return cells, "failed" if is_far or is_unlike else "passed"
 
     def _md5_row(self, name: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], str]:
         cells, is_consistent = _first_cells(name, pair)

@@ -120,7 +120,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
                 problems.append(f"{pair.candidate.label} was not compared: {err}")
                 continue
             if comparison.node is not None:
-                nodes[f"rank_{pair.candidate.info.rank or 0}"] = comparison.node
+                nodes[_node_of(pair, candidate)] = comparison.node
     extra = []
     if options.first_difference:
         extra.append(output / f"diff_analyze_{timestamp}.json")
@@ -143,7 +143,16 @@ def _files_of(pair: PartPair, candidate: Dump, output: Path, timestamp: str) -> 
         if len(candidate.steps) > 1:
             rank = f"_step{info.step}{rank}"
     stem = ("debug_" if is_saved else "") + "compare_result" + rank
-    return PartFiles(output, stem, timestamp, rank)
+    return PartFiles(output, stem, timestamp, f"_debug{rank}" if is_saved and rank else rank)
+
+
+def _node_of(pair: PartPair, candidate: Dump) -> str:
+    """Return under which name diff_analyze shows a rank; with several steps each has its own."""
+    info = pair.candidate.info
+    name = f"rank_{info.rank or 0}"
+    if len(candidate.steps) > 1:
+        name = f"step_{info.step}_{name}"
+    return f"debug_{name}" if info.level == "debug" and len(candidate.parts) > 1 else name
 
 
 def _make_folder(output: Path) -> None:

@@ -71,6 +71,11 @@ def print_summary(
             )
             for example in part.examples:
                 out.write(f"    {clean_text(example)}\n")
+            if part.unmatched > part.compared:
+                out.write(
+                    "    most values have no partner: are these runs of one model, captured alike? "
+                    "--fuzzy matches calls whose numbers differ\n"
+                )
         if part.first_failure is not None:
             out.write(f"  first that fails: {clean_text(part.first_failure)}\n")
         if part.advice:
