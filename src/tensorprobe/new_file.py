@@ -18,11 +18,11 @@ _HIDDEN_ATTEMPTS = 1000
 def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
     """Give the descriptor of a hidden file that gets its name when the block ends well.
 
-    >>> import tempfile
+    >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with new_file(f"{folder}/a.txt") as descriptor:
     ...         _ = os.write(descriptor, b"whole")
-    ...     open(f"{folder}/a.txt").read()
+    ...     pathlib.Path(folder, "a.txt").read_text()
     'whole'
 
     Args:
