@@ -420,7 +420,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from tensorprobe.compare.command import compare_dumps
 
     def conclude() -> bool:
-        from tensorprobe.blame.brief import print_conclusion
+        from tensorprobe.conclude import print_conclusion
 
         paths = (arguments.candidate, arguments.reference)
         return print_conclusion(*paths, is_wanted=arguments.blame)

@@ -11,8 +11,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from tensorprobe.blame.run import investigate
-from tensorprobe.blame.text import conclusion_lines
 from tensorprobe.errors import TensorprobeError
 
 __all__ = ["print_conclusion"]
@@ -38,6 +36,10 @@ def print_conclusion(candidate: str, reference: str, *, is_wanted: bool | None) 
         command = shlex.join(("tensorprobe", "blame", candidate, reference))
         sys.stdout.write(f"which operation is at fault: {command}\n\n")
         return False
+    # Not at the top: most comparisons end here, and these take a while to load.
+    from tensorprobe.blame.run import investigate
+    from tensorprobe.blame.text import conclusion_lines
+
     try:
         conclusion = investigate(candidate, reference).conclusion
     except TensorprobeError:

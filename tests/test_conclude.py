@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorprobe import demo
-from tensorprobe.blame import brief
+from tensorprobe import conclude, demo
 from tensorprobe.cli import main
 
 
@@ -46,7 +45,7 @@ def test_large_dumps_get_the_command_instead(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(brief, "_SMALL", 1000)
+    monkeypatch.setattr(conclude, "_SMALL", 1000)
     assert compare(pair, tmp_path) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"which operation is at fault: tensorprobe blame {pair[0]} {pair[1]}\n")
