@@ -6,6 +6,8 @@ all tools, which spell the whole name of a keyword's value in two ways.
 
 from __future__ import annotations
 
+import functools
+
 from tensorprobe.store.leaves import Leaf
 
 __all__ = ["row_name", "state_of"]
@@ -25,7 +27,13 @@ def row_name(call: str, leaf: Leaf) -> str:
 
 def state_of(leaf: Leaf) -> str:
     """Say what a value is to its call: input, parameters, output or, for the rest, value."""
-    section = leaf.place.partition(".")[0]
+    return _state_at(leaf.place)
+
+
+# A million values stand at a few places.
+@functools.lru_cache(maxsize=4096)
+def _state_at(place: str) -> str:
+    section = place.partition(".")[0]
     if section == "kwargs":
         return "input"
     return section if section in ("input", "output", "parameters") else "value"
