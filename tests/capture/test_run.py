@@ -16,6 +16,7 @@ import torch
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.capture.launch import rewrite_command
 from tensorprobe.capture.script import _follow_optimizer, run_script
+from tensorprobe.cli import main
 from tensorprobe.config import Config
 from tensorprobe.errors import ConfigError
 
@@ -292,6 +293,17 @@ def test_a_wrong_option_is_told_before_anything_starts(tmp_path: Path) -> None:
     assert answer.stderr.startswith("tensorprobe: argument level is 'L9', wanted 'L0', 'L1'")
     answer = run(tmp_path, "python-that-is-not-there", "train.py")
     assert answer.returncode == 2
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ["run", "-o", str(tmp_path / "taken"), str(tmp_path / "train.py")]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "taken cannot be made: there is a file of that name; choose another with -o" in told
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -222,3 +222,13 @@ def test_runs_of_two_models_are_told_as_such(
     assert main(["compare", *sides, "-o", str(tmp_path / "o"), "--no-blame"]) == 0
     text = capsys.readouterr().out
     assert "most values have no partner" in text and "and 7 more, all in the tables" in text
+
+
+def test_a_mapping_that_names_nothing_is_told(
+    pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping = tmp_path / "map.yaml"
+    mapping.write_text(f"{RELU}.input.7: {RELU}.input.0\n")
+    options = ("--mapping", str(mapping), "-o", str(tmp_path / "o"), "--no-blame")
+    assert main(["compare", *pair, *options]) == 2
+    assert f"the mapping names {RELU}.input.7, which is not there" in capsys.readouterr().err

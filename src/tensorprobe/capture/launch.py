@@ -43,7 +43,9 @@ def launch(command: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
         ConfigError: the options or the command cannot be used.
     """
     # Here, so that a mistake is told once and not by every process of a launcher.
-    load_config(**options)
+    config = load_config(**options)
+    if config.dump_path is not None:
+        _check_folder(config.dump_path)
     rewritten = rewrite_command(command)
     os.environ[OPTIONS_VARIABLE] = json.dumps(options)
     sys.stdout.flush()
@@ -52,6 +54,19 @@ def launch(command: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
         os.execvp(rewritten[0], rewritten)  # noqa: S606 - the user's own command
     except OSError as err:
         raise ConfigError(f"{rewritten[0]} cannot be started: {err.strerror}") from err
+
+
+def _check_folder(path: str | os.PathLike[str]) -> None:
+    """Refuse a folder that cannot be made before a long run has gone by without a dump."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as err:
+        reason = (
+            "there is a file of that name" if isinstance(err, FileExistsError) else err.strerror
+        )
+        raise ConfigError(
+            f"the folder {os.fspath(path)} cannot be made: {reason}; choose another with -o"
+        ) from err
 
 
 def rewrite_command(command: Sequence[str]) -> list[str]:

@@ -72,6 +72,7 @@ class Matcher:
         notes: what has no partner, up to a limit.
         unlisted: how many more there are.
         reference_only: how many calls and values only the reference has.
+        unmapped: what the mapping names and a dump does not hold.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Matcher:
         self.notes: list[UnmatchedNote] = []
         self.unlisted = 0
         self.reference_only = 0
+        self.unmapped: list[tuple[RankDump, str]] = []
         self._candidate, self._reference = candidate, reference
         self._names = frozenset(reference.names)
         self._partners = align_names(candidate.names, reference.names) if fuzzy else None
@@ -113,8 +115,10 @@ class Matcher:
         for ours, theirs in self._mapping.items():
             if ours not in self._seen:
                 self._note("candidate", ours, _NOT_THERE)
+                self.unmapped.append((self._candidate, ours))
             if theirs not in self._mapped:
                 self._note("reference", theirs, _NOT_THERE)
+                self.unmapped.append((self._reference, theirs))
 
     def _read_mapped(self) -> None:
         """Keep the reference's values that a mapping names, whatever call they are of."""

@@ -128,7 +128,12 @@ class PartComparison:
         )
 
     def _gaps(self) -> tuple[Gap, ...]:
-        return (*self._pair.candidate.known_gaps, *self._pair.reference.known_gaps)
+        unmapped = (
+            Gap(part.path, f"the mapping names {name}, which is not there")
+            for part, name in self._matcher.unmapped
+        )
+        gaps = (*self._pair.candidate.known_gaps, *self._pair.reference.known_gaps)
+        return (*gaps, *unmapped)
 
     def _write_tables(self, files: PartFiles) -> list[Path]:
         written: list[Path] = []
