@@ -233,8 +233,7 @@ class CollectiveWatcher:
                     if session.wants_data("forward", "input"):
                         call.inputs = recorder.draft_all(args, f"{call.name}.input")
                         call.named = recorder.draft_named(kwargs, f"{call.name}.kwargs")
-                    # Innermost stands the function itself.
-                    call.stack = session.read_stack()[1:]
+                    call.stack = session.read_stack()
                     call.is_recompute = session.is_recomputing() and _is_recomputation()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(call.name, err)

@@ -29,7 +29,6 @@ from tensorprobe.capture.apis import Api
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.gradients import next_sequence_number
 from tensorprobe.names import ApiCall, Direction
-from tensorprobe.records import Frame
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -144,7 +143,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 kwargs=named,
                 outputs=outputs,
                 is_recompute=False if is_forward else None,
-                stack=_without_torch(session.read_stack()) if is_forward else (),
+                stack=session.read_stack() if is_forward else (),
                 parent=parent,
             )
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
@@ -200,13 +199,6 @@ def _is_own_doing(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_READING)
-
-
-def _without_torch(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    start = 0
-    while start < len(stack) and stack[start].path in _BETWEEN:
-        start += 1
-    return stack[start:]
 
 
 def _roots(result: Any, given: Any, start: int) -> list[Any]:
