@@ -209,7 +209,7 @@ class CompiledRegions:
 
     def _enter(self, frame: FrameType) -> _Region:
         region = _Region(frame)
-        if torch._guards.TracingContext.try_get() is not None or _is_eager(frame):
+        if _is_tracing() or _is_eager(frame):
             return region
         self._step_aside(region)
         try:
@@ -388,8 +388,18 @@ def _wrapper_code(dynamo: ModuleType) -> CodeType | None:
     return next((codes[name] for name in _WRAPPERS if name in codes), None)
 
 
+def _is_tracing() -> bool:
+    """Whether Dynamo is at work on a graph, so that what runs is not the program."""
+    context = torch._guards.TracingContext
+    # torch 2.1 has one function for this, 2.2 and later another.
+    return (context.try_get() if hasattr(context, "try_get") else context.get()) is not None
+
+
 def _is_eager(frame: FrameType) -> bool:
     """Whether the user has asked that nothing be compiled for now: then all of it can be seen."""
+    if frame.f_locals.get("callback", frame) is None:
+        # In torch 2.1 what is kept from the compiler goes through the same wrapper.
+        return True
     stance = getattr(frame.f_globals.get("_stance"), "stance", None)
     return stance == "force_eager"
 
