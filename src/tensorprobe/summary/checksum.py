@@ -10,7 +10,7 @@ import torch
 
 from tensorprobe.crc32 import crc32
 from tensorprobe.summary.host import to_host
-from tensorprobe.summary.transfer import BATCH, Batch, BatchLine
+from tensorprobe.summary.transfer import Batch, DeliveryQueue
 
 _gpu: Any
 try:
@@ -35,24 +35,13 @@ class Checked:
         return f"{self.value:08x}"
 
 
-class ChecksumQueue:
-    """Computes checksums now; those on a GPU come later.
-
-    Attributes:
-        asked: how many checksums were asked for that do not come at once.
-    """
+class ChecksumQueue(DeliveryQueue):
+    """Computes checksums now; those on a GPU come later."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        self._line = BatchLine()
+        super().__init__()
         self._tables: dict[torch.device, Any] = {}
         self._rows: dict[torch.device, list[Checked]] = {}
-        self._unsent = 0
-
-    @property
-    def delivered(self) -> int:
-        """How many of those that were asked for are there, in that order."""
-        return self._line.delivered
 
     def ask(self, tensor: torch.Tensor) -> Checked:
         """Take the checksum of a plain tensor as it is at this moment, whatever its strides."""
@@ -61,37 +50,21 @@ class ChecksumQueue:
         device = tensor.device
         table = self._tables.get(device)
         if table is None or table.is_full:
-            self._send()
+            self.send()
             table = self._tables[device] = _gpu.GpuChecksums(device)
         table.measure(tensor)
         checked = Checked(None)
         self._rows.setdefault(device, []).append(checked)
-        self.asked += 1
-        self._unsent += 1
-        if self._unsent == BATCH:
-            self._send()
+        self._count()
         return checked
 
-    def poll(self) -> None:
-        """Deliver the checksums that have arrived, without waiting."""
-        self._line.poll()
-
-    def fetch(self) -> bool:
-        """Wait for the oldest that are not delivered; returns whether there were any."""
-        self._send()
-        if not len(self._line):
-            return False
-        self._line.deliver_next()
-        return True
-
-    def _send(self) -> None:
+    def _take_batches(self) -> list[Batch]:
         batches = []
         for device, rows in self._rows.items():
             transfer, sizes = self._tables[device].send()
             batches.append(Batch(transfer, _deliver(rows, sizes)))
         self._rows = {}
-        self._line.add(batches, self._unsent)
-        self._unsent = 0
+        return batches
 
 
 def _checksum_on_host(tensor: torch.Tensor) -> int:

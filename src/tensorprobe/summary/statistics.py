@@ -18,7 +18,7 @@ from tensorprobe.metrics.statistics import ArrayStatistics, measure_array
 from tensorprobe.records import Number
 from tensorprobe.summary.host import to_host
 from tensorprobe.summary.layout import merged_layout
-from tensorprobe.summary.transfer import BATCH, Batch, BatchLine, Transfer
+from tensorprobe.summary.transfer import Batch, DeliveryQueue, Transfer
 
 _gpu: Any
 try:
@@ -48,28 +48,17 @@ class Measured:
         self.numbers = numbers
 
 
-class StatisticsQueue:
-    """Measures tensors now; the numbers of those on a device come later.
-
-    Attributes:
-        asked: how many tensors were measured whose numbers do not come at once.
-    """
+class StatisticsQueue(DeliveryQueue):
+    """Measures tensors now; the numbers of those on a device come later."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        self._line = BatchLine()
+        super().__init__()
         # By the GPU's index.
         self._tables: dict[int, Any] = {}
         # Since the last batch was sent off: who waits for which row.
         self._rows: dict[int, list[Measured]] = {}
         self._others: dict[torch.device, list[tuple[Measured, torch.Tensor, bool]]] = {}
         self._streams: dict[torch.device, set[int]] = {}
-        self._unsent = 0
-
-    @property
-    def delivered(self) -> int:
-        """How many of the tensors that were asked for have their numbers, in that order."""
-        return self._line.delivered
 
     def ask(self, tensor: torch.Tensor) -> Measured:
         """Measure a plain tensor as it is at this moment."""
@@ -83,7 +72,7 @@ class StatisticsQueue:
             index = tensor.get_device()
             table = self._tables.get(index)
             if table is None or table.is_full:
-                self._send()
+                self.send()
                 table = self._tables[index] = _gpu.GpuTable(tensor.device)
                 self._rows[index] = []
             table.measure(tensor, count)
@@ -95,30 +84,10 @@ class StatisticsQueue:
             if tensor.is_cuda:
                 stream = torch.cuda.current_stream(device).cuda_stream
                 self._streams.setdefault(device, set()).add(stream)
-        self.asked += 1
-        self._unsent += 1
-        if self._unsent == BATCH:
-            self._send()
+        self._count()
         return measured
 
-    def send(self) -> None:
-        """Send off what was asked for so far, though a batch is not full."""
-        self._send()
-
-    def poll(self) -> None:
-        """Deliver the numbers that have arrived, without waiting."""
-        self._line.poll()
-
-    def fetch(self) -> bool:
-        """Wait for the oldest numbers that are not delivered; returns whether there were any."""
-        self._send()
-        if not len(self._line):
-            return False
-        self._line.deliver_next()
-        return True
-
-    def _send(self) -> None:
-        """Send off everything since the last batch."""
+    def _take_batches(self) -> list[Batch]:
         batches: list[Batch] = []
         for index, rows in self._rows.items():
             if rows:
@@ -129,8 +98,7 @@ class StatisticsQueue:
             transfer = Transfer(device, self._streams.pop(device, ()), _stacked(others))
             batches.append(Batch(transfer, _deliver_others(others)))
         self._others = {}
-        self._line.add(batches, self._unsent)
-        self._unsent = 0
+        return batches
 
 
 def _stacked(

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["BATCH", "Batch", "BatchLine", "StreamsOf", "Transfer"]
+__all__ = ["Batch", "BatchLine", "DeliveryQueue", "StreamsOf", "Transfer"]
 
-BATCH = 128
-"""So many numbers travel together."""
+# So many numbers travel together.
+_BATCH = 128
 
 _side_streams: dict[torch.device, Any] = {}
 
@@ -146,3 +146,49 @@ class BatchLine:
         for batch in batches:
             batch.deliver(batch.transfer.read())
         self.delivered += count
+
+
+class DeliveryQueue:
+    """Numbers that are asked for one by one, travel in batches, and come in that order.
+
+    Attributes:
+        asked: how many were asked for that do not come at once.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._line = BatchLine()
+        self._unsent = 0
+
+    @property
+    def delivered(self) -> int:
+        """How many of those that were asked for are there, in that order."""
+        return self._line.delivered
+
+    def poll(self) -> None:
+        """Deliver what has arrived, without waiting."""
+        self._line.poll()
+
+    def fetch(self) -> bool:
+        """Wait for the oldest that are not delivered; returns whether there were any."""
+        self.send()
+        if not len(self._line):
+            return False
+        self._line.deliver_next()
+        return True
+
+    def send(self) -> None:
+        """Send off what was asked for so far, though a batch is not full."""
+        self._line.add(self._take_batches(), self._unsent)
+        self._unsent = 0
+
+    def _count(self) -> None:
+        """Count one that was asked for, and send a batch off when it is full."""
+        self.asked += 1
+        self._unsent += 1
+        if self._unsent == _BATCH:
+            self.send()
+
+    def _take_batches(self) -> list[Batch]:
+        """Return everything since the last time, on its way."""
+        raise NotImplementedError
