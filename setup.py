@@ -24,7 +24,15 @@ setup(
                 extra_compile_args=["-O3"],
                 optional=True,
             )
-            for name in ("_crc32", "report._row_text", "store._leaf_walk")
+            for name in (
+                "_crc32",
+                "capture._drafts",
+                "capture._graph",
+                "report._row_text",
+                "store._entry_text",
+                "store._leaf_walk",
+                "summary._launch",
+            )
         ),
     ],
 )

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from tensorprobe.capture.describe import Drafted, tensors_in
-from tensorprobe.capture.gradients import InputEdges, next_sequence_number
+from tensorprobe.capture.gradients import InputEdges, input_edges, next_sequence_number
 from tensorprobe.names import ModuleCall, ParameterGradients
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class ModuleWatcher:
                 inputs = recorder.draft_all(args, f"{name}.input")
             parameters = recorder.draft_named(_parameters_of(module), f"{name}.parameters")
             self._hook_parameters(module, path, class_name)
-        edges = InputEdges(tensors_in(args))
+        edges = input_edges(tensors_in(args))
         self._running.append(
             _Running(module, name, self.current, inputs, parameters, edges, next_sequence_number())
         )

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.describe import Drafted, describe
-from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
+from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.transport import TensorTransport
@@ -26,7 +26,6 @@ from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
-from tensorprobe.summary.host import is_plain
 from tensorprobe.summary.statistics import StatisticsQueue
 
 __all__ = ["Recorder"]
@@ -37,6 +36,10 @@ _MOST_PENDING = 4096
 # loses no more than these, of no more than so many seconds.
 _TOGETHER = 32
 _LONGEST_WAIT = 0.05
+# Numbers that are still on a device are not waited for, and while the host has records to make the
+# device has nothing to do: those records are best written when the host has made them all.
+_TOGETHER_ON_DEVICE = 1024
+_LONGEST_WAIT_ON_DEVICE = 0.25
 
 
 # Where no data are kept nobody asks for the names of values; so deep is the nesting of one.
@@ -188,6 +191,12 @@ class Recorder:
             now = time.monotonic()
             if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
                 return
+            if (
+                self._unlooked < _TOGETHER_ON_DEVICE
+                and now - self._looked < _LONGEST_WAIT_ON_DEVICE
+                and (statistics.is_waiting or checksums.is_waiting)
+            ):
+                return
             self._unlooked, self._looked = 0, now
             statistics.poll()
             checksums.poll()
@@ -250,7 +259,7 @@ class Recorder:
             is_whole = tensor._base is None
             numbers = None if is_whole else drafts.find_numbers(tensor)
         measured, checked = numbers or self._measure(tensor)
-        draft = Draft(tensor, measured, checked)
+        draft = make_draft(tensor, measured, checked)
         if self.keeps_data is not None:
             draft.file = self._keep_data(tensor, path, known, checked)
             if draft.file is None and known is not None and known.file is not None:

@@ -18,7 +18,12 @@ from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
-from tensorprobe.capture.gradients import GradientWatcher, InputEdges, next_sequence_number
+from tensorprobe.capture.gradients import (
+    GradientWatcher,
+    InputEdges,
+    input_edges,
+    next_sequence_number,
+)
 from tensorprobe.capture.kernels import KernelWatcher
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
@@ -285,7 +290,7 @@ class Session:
                 tensors = tensors_in(shown)
                 if shown_by_name:
                     tensors += tensors_in(shown_by_name)
-                edges = InputEdges(tensors)
+                edges = input_edges(tensors)
                 start = next_sequence_number()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
@@ -340,7 +345,7 @@ class Session:
         name: str,
         edges: InputEdges,
         start: int,
-        outputs: Sequence[torch.Tensor],
+        outputs: list[torch.Tensor],
         parent: str | None,
     ) -> None:
         """Record the backward of a call when it happens."""

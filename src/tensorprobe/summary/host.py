@@ -26,6 +26,8 @@ PLAIN_DTYPES: frozenset[torch.dtype] = frozenset(
 _PLAIN_TYPES: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+PLAIN_TRAITS = (_PLAIN_TYPES, PLAIN_DTYPES, _STRIDED, _is_wrapped)
+"""What `is_plain` asks for, for whoever asks in another language."""
 
 _VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].native)
 

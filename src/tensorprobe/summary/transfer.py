@@ -165,6 +165,11 @@ class DeliveryQueue:
         """How many of those that were asked for are there, in that order."""
         return self._line.delivered
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some of those that were asked for are not there."""
+        return self.asked > self._line.delivered
+
     def poll(self) -> None:
         """Deliver what has arrived, without waiting."""
         self._line.poll()
