@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tensorprobe.capture import drafts, gradients, stacks
+from tensorprobe.capture import drafts, graph_edges, stacks
 from tensorprobe.compiled import load_compiled
 from tensorprobe.summary import host
 from tensorprobe.summary.statistics import Measured
@@ -46,6 +46,11 @@ CALLS: dict[str, tuple[Callable[[], list[torch.Tensor]], Callable[..., Any]]] = 
         lambda: [leaf(4, 3), torch.tensor([0, 2, 1, 1])],
         functional.cross_entropy,
     ),
+    "a linear layer": (
+        lambda: [leaf(2, 3, 4) * 1, leaf(5, 4), leaf(5)],
+        functional.linear,
+    ),
+    "a product of stacks": (lambda: [leaf(2, 3, 4) * 1, leaf(2, 4, 5) * 1], torch.matmul),
     "no gradient": (lambda: [torch.randn(3), torch.randn(3)], torch.add),
     "detached": (lambda: [leaf(3) * 1], lambda a: a.detach()),
     "a view": (lambda: [leaf(3, 2) * 1], lambda a: a.transpose(0, 1)),
@@ -64,8 +69,8 @@ def find_edges(call: str, *, compiled: bool, autocast: bool) -> tuple[Any, ...]:
     """Return what is found of a call, with the kinds of nodes in place of the nodes."""
     make, function = CALLS[call]
     tensors = make()
-    start = gradients.next_sequence_number()
-    edges = (gradients.input_edges if compiled else gradients.InputEdges)(tensors)
+    start = graph_edges.next_sequence_number()
+    edges = (graph_edges.input_edges if compiled else graph_edges.InputEdges)(tensors)
     taken = (
         edges.count,
         list(edges.leaves.values()),
@@ -75,17 +80,19 @@ def find_edges(call: str, *, compiled: bool, autocast: bool) -> tuple[Any, ...]:
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         result = function(*tensors)
         outputs = [result] if isinstance(result, torch.Tensor) else list(result)
-        if compiled:
-            roots, leaving = gradients._nodes_at_edges(outputs, edges, start)
-        else:
-            roots = gradients._roots(outputs, edges, start)
+        found = graph_edges._compiled().find(outputs, edges, start) if compiled else None
+        if found is None:
+            roots = graph_edges._roots(outputs, edges, start)
             edges.settle(outputs)
-            leaving = gradients._edges_to_inputs(roots, edges, start)
-    return taken, edges.views, _shown(roots), _shown(leaving)
+            found = (roots, *graph_edges._edges_to_inputs(roots, edges, start))
+    roots, leaving, incoming = found
+    reached = [None if edge is None else (type(edge[0]), edge[1]) for edge in incoming.values()]
+    return taken, edges.views, _shown(roots), _shown(leaving), _shown(incoming, reached)
 
 
-def _shown(nodes: dict[Any, Any]) -> list[tuple[str, Any]]:
-    return [(type(node).__name__, value) for node, value in nodes.items()]
+def _shown(nodes: dict[Any, Any], values: Iterable[Any] | None = None) -> list[tuple[str, Any]]:
+    values = nodes.values() if values is None else values
+    return [(type(node).__name__, value) for node, value in zip(nodes, values, strict=True)]
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -97,9 +104,9 @@ def test_the_edges_of_a_call_are_those_that_python_finds(call: str, autocast: bo
 
 def test_the_usual_call_is_found_without_python() -> None:
     a, b = leaf(4, 4) * 1, leaf(4, 4)
-    start, edges = gradients.next_sequence_number(), gradients.input_edges([a, b])
+    start, edges = graph_edges.next_sequence_number(), graph_edges.input_edges([a, b])
     product = a @ b
-    roots, leaving = gradients._compiled().find([product], edges, start)
+    roots, leaving, _ = graph_edges._compiled().find([product], edges, start)
     assert list(roots) == [product.grad_fn] and leaving[product.grad_fn] == [
         (0, [0], None),
         (1, [1], None),
@@ -173,11 +180,11 @@ def test_a_stack_has_the_same_key_from_both() -> None:
 CAPTURE = """
 import sys, torch
 from tensorprobe import PrecisionDebugger, seed_all
-from tensorprobe.capture import drafts, gradients, recorder, stacks
+from tensorprobe.capture import drafts, graph_edges, recorder, stacks
 from tensorprobe.store import leaf_encode
 from tensorprobe.summary import host
 if sys.argv[2] == "python":
-    gradients._compiled = lambda: None
+    graph_edges._compiled = lambda: None
     drafts._compiled = stacks._compiled = leaf_encode._compiled = None
     drafts._usual_text = lambda draft: None
     recorder.make_draft, recorder.is_plain = drafts.Draft, host.is_plain

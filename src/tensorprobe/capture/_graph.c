@@ -1,11 +1,11 @@
 /* Where the gradients of a call's inputs and outputs are on the autograd graph.
  *
  *     take(tensors)                  -> InputEdges, before the call
- *     find(outputs, edges, start)    -> (roots, leaving), after it; None: ask Python
+ *     find(outputs, edges, start)    -> (roots, leaving, incoming), after it; None: ask Python
  *
  * Every call of a training pays for this twice, so the usual call is done here. Calls that write into
- * views or return views of what they made are for gradients.py, which has the same meaning and says
- * why in its comments.
+ * views or hand them back are for graph_edges.py, which has the same meaning and says why in its
+ * comments.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -15,8 +15,8 @@
 /* AccumulateGrad carries the largest number there is. */
 #define NEWEST UINT64_MAX
 
-/* From gradients.py. */
-static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on;
+/* From graph_edges.py. */
+static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on, *place_in_base;
 
 #define TEXTS(X)                                                                                     \
     X(requires_grad) X(_is_view) X(_base) X(_version) X(grad_fn) X(output_nr) X(next_functions)      \
@@ -189,18 +189,41 @@ static int is_new(PyObject *node, uint64_t start)
 
 typedef enum { FAILED = -1, UNUSUAL = 0, DONE = 1 } Outcome;
 
-/* Whether the base of a view is older than the call, and the view none of its inputs. */
-static Outcome is_view_of_old(PyObject *tensor, PyObject *views, uint64_t start)
+/* Add one output's place to those of a node, which is not taken over. */
+static int add_root(PyObject *roots, PyObject *node, PyObject *tensor, Py_ssize_t position, PyObject *cut)
+{
+    PyObject *number = PyObject_GetAttr(tensor, text_output_nr);
+    PyObject *place = PyLong_FromSsize_t(position);
+    PyObject *output = number && place ? PyTuple_Pack(3, number, place, cut) : NULL;
+    Py_XDECREF(number);
+    Py_XDECREF(place);
+    return append_to(roots, node, output);
+}
+
+/* Add the node that made a view's base, if the call did; DONE if the view's own node counts, too. */
+static Outcome add_base(PyObject *roots, PyObject *tensor, PyObject *views, Py_ssize_t position,
+                        uint64_t start, int *is_enough)
 {
     for (Py_ssize_t i = 0; i < PyList_Size(views); i++)
         if (PyTuple_GetItem(PyList_GetItem(views, i), 1) == tensor)
             return UNUSUAL;
-    PyObject *base = PyObject_GetAttr(tensor, text__base);
+    PyObject *base = PyObject_GetAttr(tensor, text__base), *cut = NULL;
     PyObject *node = base ? PyObject_GetAttr(base, text_grad_fn) : NULL;
     int made_here = node ? is_new(node, start) : -1;
+    int failed = made_here < 0;
+    *is_enough = 0;
+    if (made_here > 0) {
+        cut = PyObject_CallFunctionObjArgs(place_in_base, tensor, NULL);
+        failed = !cut;
+        if (cut && cut != Py_None) {
+            *is_enough = has(tensor, text__version);
+            failed = *is_enough < 0 || add_root(roots, node, base, position, cut);
+        }
+    }
+    Py_XDECREF(cut);
     Py_XDECREF(base);
     Py_XDECREF(node);
-    return made_here < 0 ? FAILED : made_here ? UNUSUAL : DONE;
+    return failed ? FAILED : DONE;
 }
 
 static Outcome find_roots(PyObject *outputs, PyObject *views, uint64_t start, PyObject *roots)
@@ -219,20 +242,17 @@ static Outcome find_roots(PyObject *outputs, PyObject *views, uint64_t start, Py
         if (is_view < 0)
             return FAILED;
         if (is_view) {
-            Outcome outcome = is_view_of_old(tensor, views, start);
+            int is_enough;
+            Outcome outcome = add_base(roots, tensor, views, position, start, &is_enough);
             if (outcome != DONE)
                 return outcome;
+            if (is_enough)
+                continue;
         }
         PyObject *node = PyObject_GetAttr(tensor, text_grad_fn);
         int made_here = node ? is_new(node, start) : -1;
-        if (made_here > 0) {
-            PyObject *number = PyObject_GetAttr(tensor, text_output_nr);
-            PyObject *place = PyLong_FromSsize_t(position);
-            PyObject *output = number && place ? PyTuple_Pack(3, number, place, Py_None) : NULL;
-            made_here = append_to(roots, node, output) ? -1 : 1;
-            Py_XDECREF(number);
-            Py_XDECREF(place);
-        }
+        if (made_here > 0)
+            made_here = add_root(roots, node, tensor, position, Py_None) ? -1 : 1;
         Py_XDECREF(node);
         if (made_here < 0)
             return FAILED;
@@ -252,12 +272,12 @@ static Outcome are_views_untouched(PyObject *views)
     return DONE;
 }
 
-/* Set the places that the gradient over an edge goes to, a new reference or NULL, and its type. */
+/* Set the places that the gradient over an edge goes to, a new reference or NULL, and its change. */
 static int find_places(PyObject *edge, PyObject *child, PyObject *edges, PyObject *nodes,
-                       PyObject *leaves, int is_cast, PyObject **places, PyObject **dtype)
+                       PyObject *leaves, int is_cast, PyObject **places, PyObject **change)
 {
     *places = PyDict_GetItemWithError(nodes, edge);
-    *dtype = Py_None;
+    *change = Py_None;
     if (!*places && !PyErr_Occurred() && PyDict_Size(leaves)) {
         if ((PyObject *)Py_TYPE(child) == leaf_node_class) {
             PyObject *leaf = PyObject_GetAttr(child, text_variable);
@@ -270,21 +290,30 @@ static int find_places(PyObject *edge, PyObject *child, PyObject *edges, PyObjec
             if (!both)
                 return -1;
             *places = PyTuple_GetItem(both, 0);
-            *dtype = PyTuple_GetItem(both, 1);
+            *change = PyTuple_GetItem(both, 1);
             if (*places == Py_None)
                 *places = NULL;
             Py_XINCREF(*places);
-            Py_XINCREF(*dtype);
+            Py_XINCREF(*change);
             Py_DECREF(both);
-            return *dtype ? 0 : -1;
+            return *change ? 0 : -1;
         }
     }
     Py_XINCREF(*places);
-    Py_INCREF(*dtype);
+    Py_INCREF(*change);
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int walk(PyObject *pending, PyObject *seen, PyObject *edges, PyObject *nodes, PyObject *leaves,
+/* Note over which edge a node of the piece is reached; None if over several. */
+static int note_edge(PyObject *incoming, PyObject *child, PyObject *node, Py_ssize_t number)
+{
+    PyObject *edge = Py_BuildValue("On", node, number);
+    int failed = !edge || PyDict_SetItem(incoming, child, edge);
+    Py_XDECREF(edge);
+    return failed;
+}
+
+static int walk(PyObject *pending, PyObject *incoming, PyObject *edges, PyObject *nodes, PyObject *leaves,
                 int is_cast, uint64_t start, PyObject *leaving)
 {
     for (Py_ssize_t left; (left = PyList_Size(pending)) > 0;) {
@@ -295,25 +324,27 @@ static int walk(PyObject *pending, PyObject *seen, PyObject *edges, PyObject *no
         Py_ssize_t count = failed ? 0 : PyTuple_Size(next);
         for (Py_ssize_t number = 0; !failed && number < count; number++) {
             PyObject *edge = PyTuple_GetItem(next, number), *child = PyTuple_GetItem(edge, 0);
-            PyObject *places = NULL, *dtype = NULL;
+            PyObject *places = NULL, *change = NULL;
             if (!child || child == Py_None) {
                 failed = !child;
                 continue;
             }
-            failed = find_places(edge, child, edges, nodes, leaves, is_cast, &places, &dtype);
+            failed = find_places(edge, child, edges, nodes, leaves, is_cast, &places, &change);
             if (!failed && places) {
                 PyObject *place = PyLong_FromSsize_t(number);
-                failed = !place || append_to(leaving, node, PyTuple_Pack(3, place, places, dtype));
+                failed = !place || append_to(leaving, node, PyTuple_Pack(3, place, places, change));
                 Py_XDECREF(place);
             } else if (!failed) {
-                int known = PySet_Contains(seen, child);
+                int known = PyDict_Contains(incoming, child);
                 int made_here = known ? 0 : is_new(child, start);
                 failed = known < 0 || made_here < 0;
                 if (made_here > 0)
-                    failed = PySet_Add(seen, child) || PyList_Append(pending, child);
+                    failed = note_edge(incoming, child, node, number) || PyList_Append(pending, child);
+                else if (known > 0)
+                    failed = PyDict_SetItem(incoming, child, Py_None);
             }
             Py_XDECREF(places);
-            Py_XDECREF(dtype);
+            Py_XDECREF(change);
         }
         Py_XDECREF(next);
         Py_DECREF(node);
@@ -323,10 +354,11 @@ static int walk(PyObject *pending, PyObject *seen, PyObject *edges, PyObject *no
     return 0;
 }
 
-static Outcome find_leaving(PyObject *roots, PyObject *edges, uint64_t start, PyObject *leaving)
+static Outcome find_leaving(PyObject *roots, PyObject *edges, uint64_t start, PyObject *leaving,
+                            PyObject *incoming)
 {
     PyObject *nodes = PyObject_GetAttr(edges, text_nodes), *leaves = PyObject_GetAttr(edges, text_leaves);
-    PyObject *pending = NULL, *seen = NULL, *answer = NULL;
+    PyObject *pending = NULL, *answer = NULL;
     int failed = !nodes || !leaves;
     if (!failed && (PyDict_Size(nodes) || PyDict_Size(leaves))) {
         int is_cast = 0;
@@ -335,13 +367,14 @@ static Outcome find_leaving(PyObject *roots, PyObject *edges, uint64_t start, Py
             is_cast = answer ? PyObject_IsTrue(answer) : -1;
         }
         pending = PyDict_Keys(roots);
-        seen = pending ? PySet_New(pending) : NULL;
-        failed = is_cast < 0 || !seen || walk(pending, seen, edges, nodes, leaves, is_cast, start, leaving);
+        failed = is_cast < 0 || !pending;
+        for (Py_ssize_t i = 0; !failed && i < PyList_Size(pending); i++)
+            failed = PyDict_SetItem(incoming, PyList_GetItem(pending, i), Py_None);
+        failed = failed || walk(pending, incoming, edges, nodes, leaves, is_cast, start, leaving);
     }
     Py_XDECREF(nodes);
     Py_XDECREF(leaves);
     Py_XDECREF(pending);
-    Py_XDECREF(seen);
     Py_XDECREF(answer);
     return failed ? FAILED : DONE;
 }
@@ -354,42 +387,42 @@ static PyObject *find(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!OK", &PyList_Type, &outputs, &edges, &start))
         return NULL;
     PyObject *views = PyObject_GetAttr(edges, text__view_inputs);
-    PyObject *roots = PyDict_New(), *leaving = PyDict_New();
-    Outcome outcome = views && roots && leaving ? find_roots(outputs, views, start, roots) : FAILED;
+    PyObject *roots = PyDict_New(), *leaving = PyDict_New(), *incoming = PyDict_New();
+    Outcome outcome = FAILED;
+    if (views && roots && leaving && incoming)
+        outcome = find_roots(outputs, views, start, roots);
     if (outcome == DONE && PyDict_Size(roots)) {
         outcome = are_views_untouched(views);
         if (outcome == DONE)
-            outcome = find_leaving(roots, edges, start, leaving);
+            outcome = find_leaving(roots, edges, start, leaving, incoming);
     }
     if (outcome == DONE)
-        found = PyTuple_Pack(2, roots, leaving);
+        found = PyTuple_Pack(3, roots, leaving, incoming);
     else if (outcome == UNUSUAL)
         found = Py_NewRef(Py_None);
     Py_XDECREF(views);
     Py_XDECREF(roots);
     Py_XDECREF(leaving);
+    Py_XDECREF(incoming);
     return found;
 }
 
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
     (void)self;
-    PyObject *edges, *view, *leaf_node, *autocast;
-    if (!PyArg_ParseTuple(args, "OOOO", &edges, &view, &leaf_node, &autocast))
+    PyObject *given[5];
+    PyObject **kept[] = {&edges_class, &view_class, &leaf_node_class, &is_autocast_on, &place_in_base};
+    if (!PyArg_ParseTuple(args, "OOOOO", given, given + 1, given + 2, given + 3, given + 4))
         return NULL;
-    Py_XDECREF(edges_class);
-    Py_XDECREF(view_class);
-    Py_XDECREF(leaf_node_class);
-    Py_XDECREF(is_autocast_on);
-    edges_class = Py_NewRef(edges);
-    view_class = Py_NewRef(view);
-    leaf_node_class = Py_NewRef(leaf_node);
-    is_autocast_on = Py_NewRef(autocast);
+    for (int i = 0; i < 5; i++) {
+        Py_XDECREF(*kept[i]);
+        *kept[i] = Py_NewRef(given[i]);
+    }
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"set_up", set_up, METH_VARARGS, "Take the classes of gradients.py."},
+    {"set_up", set_up, METH_VARARGS, "Take the classes of graph_edges.py."},
     {"take", take, METH_O, "Return where the gradients of tensors go."},
     {"find", find, METH_VARARGS, "Return the nodes that a call's gradients come in at and leave from."},
     {NULL, NULL, 0, NULL},

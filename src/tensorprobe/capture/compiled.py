@@ -30,7 +30,7 @@ from torch.nn.modules import module as torch_module
 
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.diversion import Diversion, skip_in_dynamo
-from tensorprobe.capture.gradients import InputEdges, next_sequence_number
+from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.names import ApiCall
 from tensorprobe.records import Frame
@@ -257,7 +257,7 @@ class CompiledRegions:
             named = recorder.draft_named(kwargs, f"{full}.kwargs")
         edges = None
         if torch.is_grad_enabled():
-            edges = InputEdges(tensors_in((args, tuple(kwargs.values()))))
+            edges = input_edges(tensors_in((args, tuple(kwargs.values()))))
         stack = session.read_stack() if is_wanted else ()
         return _Call(full, is_wanted, inputs, named, edges, session.current_module, stack)
 

@@ -153,7 +153,12 @@ class Recorder:
             return {}
         with self._lock:
             draft = self._draft_tensor
-            return {key: describe(value, draft, (name, key)) for key, value in values.items()}
+            return {
+                key: draft(value, (name, key))
+                if type(value) in _TENSORS
+                else describe(value, draft, (name, key))
+                for key, value in values.items()
+            }
 
     def add(
         self,
@@ -217,6 +222,23 @@ class Recorder:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
             self._drafts.clear()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records wait for numbers from a device, and not for data to be written."""
+        is_waiting = self._statistics.is_waiting or self._checksums.is_waiting
+        return is_waiting and self.keeps_data is None
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there are records that are not written."""
+        return bool(self._pending)
+
+    def send(self) -> None:
+        """Send all numbers off that are still on a device."""
+        with self._lock:
+            self._statistics.send()
+            self._checksums.send()
 
     def flush(self) -> None:
         """Fetch all numbers, wait for all data, and write every pending record."""

@@ -16,6 +16,7 @@ from tensorprobe.store.dump import Dump, RankDump
 from tensorprobe.store.layout import PART_SUFFIX
 from tensorprobe.store.msprobe_reader import open_rank_file
 from tensorprobe.store.ptdbg_reader import open_ptdbg_file
+from tensorprobe.store.unfinished import wait_for_finishers
 
 __all__ = ["open_dump"]
 
@@ -63,6 +64,8 @@ def open_dump(path: str | PathLike[str]) -> Dump:
         DumpError: nothing under the path can be opened as a dump.
     """
     path = Path(path)
+    # It may be one of this process, whose last records are still on their way to the disk.
+    wait_for_finishers()
     try:
         found, gaps = _find(path)
     except (OSError, ValueError) as err:

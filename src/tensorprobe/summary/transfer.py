@@ -17,7 +17,7 @@ import torch
 __all__ = ["Batch", "BatchLine", "DeliveryQueue", "StreamsOf", "Transfer"]
 
 # So many numbers travel together.
-_BATCH = 128
+_BATCH = 256
 
 _side_streams: dict[torch.device, Any] = {}
 
