@@ -15,11 +15,12 @@ import torch
 
 from tensorprobe.compiled import load_compiled
 
-__all__ = ["Launcher", "TableArguments"]
+__all__ = ["ALIGNED", "LARGEST_COUNT", "Launcher", "TableArguments"]
 
 # What Triton takes as a sign that loads may be wide.
-_ALIGNED = 16
-_LARGEST_INT32 = (1 << 31) - 1
+ALIGNED = 16
+LARGEST_COUNT = (1 << 31) - 1
+"""The largest number of elements that a kernel takes as 32 bits."""
 _WARP = 32
 # How the compiled launcher calls Triton's types.
 _KINDS = {"i32": "i", "u32": "i", "i64": "l", "u64": "l"}
@@ -55,6 +56,16 @@ class Launcher:
         # By device, dtype, alignment and width of the count: the quick ways, the best one last.
         self._known: dict[Hashable, list[_Way]] = {}
 
+    def quick_way(self, index: int, dtype: torch.dtype) -> _Way | None:
+        """Return what launches the kernel over fewer than 2^31 aligned elements, once it is known.
+
+        It gets the programs, the stream, the address, how many elements, the tables' addresses and
+        the other numbers, and wants the device to be the current one.
+        """
+        ways = self._known.get((index, dtype, True, False))
+        # The driver's way takes what it is given; the others may still turn out to be none.
+        return ways[-1] if ways and isinstance(ways[-1], partial) else None
+
     def launch(
         self,
         tensor: torch.Tensor,
@@ -80,7 +91,7 @@ class Launcher:
                 self.launch(tensor, stream, programs, count, tables, *numbers)
             return
         address = tensor.data_ptr()
-        key = (index, tensor.dtype, address % _ALIGNED == 0, count > _LARGEST_INT32)
+        key = (index, tensor.dtype, address % ALIGNED == 0, count > LARGEST_COUNT)
         ways = self._known.get(key)
         if ways is None:
             compiled = self._launch_slowly(tensor, programs, count, tables, numbers)
@@ -89,8 +100,8 @@ class Launcher:
         while ways:
             try:
                 ways[-1](programs, stream, address, count, *tables.addresses, *numbers)
-            except (AttributeError, TypeError):
-                # This version of Triton wants to be called otherwise.
+            except (AttributeError, TypeError, RuntimeError):
+                # This version of Triton, or the driver, wants to be called otherwise.
                 ways.pop()
             else:
                 return

@@ -8,6 +8,7 @@ atomics, so a tensor costs one launch.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -15,7 +16,7 @@ import triton.language as tl
 
 from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
-from tensorprobe.summary.triton_launch import Launcher, TableArguments
+from tensorprobe.summary.triton_launch import ALIGNED, LARGEST_COUNT, Launcher, TableArguments
 
 __all__ = ["SUPPORTED", "GpuTable", "read_rows"]
 
@@ -76,6 +77,8 @@ class GpuTable:
         self._next = 0
         self._counts: list[int] = []
         self._streams = StreamsOf(device)
+        self._index = self._extremes.get_device()
+        self._ways: dict[torch.dtype, Any] = {}
 
     @property
     def is_full(self) -> bool:
@@ -91,7 +94,15 @@ class GpuTable:
                 tensor = tensor.detach().contiguous()
         programs = min(-(-count // (_BLOCK * _UNROLL)), _MOST_PROGRAMS)
         stream = self._streams.join()
-        _launcher.launch(tensor, stream, programs, count, self._arguments, self._next)
+        address, dtype = tensor.data_ptr(), tensor.dtype
+        way = self._ways.get(dtype)
+        is_usual = not address % ALIGNED and count <= LARGEST_COUNT
+        if way is None or not is_usual or torch._C._cuda_getDevice() != self._index:
+            _launcher.launch(tensor, stream, programs, count, self._arguments, self._next)
+            self._ways[dtype] = _launcher.quick_way(self._index, dtype)
+        else:
+            # A step asks a thousand times.
+            way(programs, stream, address, count, *self._arguments.addresses, self._next)
         self._counts.append(count)
         self._next += 1
 
