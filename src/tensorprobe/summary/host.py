@@ -27,6 +27,12 @@ _PLAIN_TYPES: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
+# Not an array of ctypes' own: each size would make another class.
+_view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+_WRITABLE = 0x200
+
 _VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].native)
 
 
@@ -92,6 +98,6 @@ def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:
     if not tensor.numel():
         return np.empty(shape, dtype.carrier)
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    memory = (ctypes.c_char * ((last + 1) * dtype.itemsize)).from_address(tensor.data_ptr())
+    memory = _view_memory(tensor.data_ptr(), (last + 1) * dtype.itemsize, _WRITABLE)
     in_bytes = tuple(stride * dtype.itemsize for stride in strides)
-    return np.ndarray(shape, dtype.carrier, memoryview(memory), 0, in_bytes)
+    return np.ndarray(shape, dtype.carrier, memory, 0, in_bytes)
