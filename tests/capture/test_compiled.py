@@ -35,10 +35,6 @@ FORMS = [
     ("model and function", "eager"),
     ("model and function", "aot_eager"),
 ]
-IS_RESULT_SEEN = pytest.mark.skipif(
-    tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13),
-    reason="an older torch keeps the result of a compiled call to itself",
-)
 
 
 class Block(nn.Module):
@@ -153,7 +149,6 @@ def test_nothing_is_compiled_again_when_a_capture_begins_or_ends(
 
 
 @pytest.mark.parametrize(("form", "backend"), [("model", "aot_eager"), ("method", "eager")])
-@IS_RESULT_SEEN
 def test_a_compiled_module_is_recorded_as_the_module_it_was(
     form: str, backend: str, tmp_path: Path
 ) -> None:
@@ -177,7 +172,6 @@ def test_a_compiled_module_is_recorded_as_the_module_it_was(
         assert (record.parameters or {}).keys() == (other.parameters or {}).keys()
 
 
-@IS_RESULT_SEEN
 def test_modules_outside_of_the_compiled_one_are_recorded_as_ever(tmp_path: Path) -> None:
     debugger = PrecisionDebugger(dump_path=tmp_path, level="mix")
     train("inside", "aot_eager", debugger)
@@ -198,7 +192,6 @@ def test_modules_outside_of_the_compiled_one_are_recorded_as_ever(tmp_path: Path
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@IS_RESULT_SEEN
 def test_a_compiled_function_is_one_call(backend: str, tmp_path: Path) -> None:
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L1")
     results, _, _ = train("model and function", backend, debugger)
@@ -356,7 +349,6 @@ debugger.step()
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
-@IS_RESULT_SEEN
 def test_the_compiler_may_come_after_the_start(backend: str, tmp_path: Path) -> None:
     if backend == "inductor" and shutil.which("g++") is None:
         pytest.skip("inductor needs a C++ compiler")
