@@ -223,6 +223,8 @@ class CallRecord:
         parameters: a module's parameters; of a parameters_grad record, their gradients.
         saved: the one value of a record that the user saved by name.
         is_recompute: whether activation checkpointing ran the call again; None: not known.
+        defaults: what a collective took because its caller said nothing of it: the group with its
+            ranks, the operation, the root. No values of the call, and not compared.
     """
 
     name: str
@@ -232,6 +234,7 @@ class CallRecord:
     parameters: Mapping[str, Value] | None = None
     saved: tuple[Value] | None = None
     is_recompute: bool | None = None
+    defaults: Mapping[str, Value] | None = None
 
     def leaves(self, *, with_empty: bool = False) -> Iterator[Leaf]:
         """Yield every value that is no container: inputs, keywords, parameters, outputs.

@@ -32,7 +32,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.layout import FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
+from tensorprobe.store.layout import DEFAULTS_KEY, FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
 
 __all__ = ["EncodableCall", "EncodesItself", "encode_call", "encode_tensor", "encode_value"]
 
@@ -64,6 +64,8 @@ class EncodableCall(Protocol):
     def saved(self) -> tuple[Value] | None: ...  # noqa: D102
     @property
     def is_recompute(self) -> bool | None: ...  # noqa: D102
+    @property
+    def defaults(self) -> Mapping[str, Value] | None: ...  # noqa: D102
 
 
 def encode_call(call: EncodableCall) -> str:
@@ -105,6 +107,8 @@ def encode_call(call: EncodableCall) -> str:
         tuples = list(_tuple_paths(call))
         if tuples:
             parts.append(f'"{TUPLES_KEY}": {_text(tuples)}')
+    if call.defaults:
+        parts.append(f'"{DEFAULTS_KEY}": {_named(call.defaults)}')
     return "{" + ", ".join(parts) + "}"
 
 

@@ -25,6 +25,7 @@ from tensorprobe.store.error_log import read_error_log
 from tensorprobe.store.json_text import collector_paused
 from tensorprobe.store.layout import (
     DATA_FOLDER,
+    DEFAULTS_KEY,
     ERROR_LOG,
     FORMAT_VERSION,
     GAPS_KEY,
@@ -177,6 +178,7 @@ class _EntrySource:
             outputs=_values(decoder, raw, "output"),
             parameters=_named_values(decoder, raw, "parameters"),
             is_recompute=is_recompute if isinstance(is_recompute, bool) else None,
+            defaults=_named_values(decoder, raw, DEFAULTS_KEY),
         )
         return _with_tuples(call, raw.get(TUPLES_KEY))
 
