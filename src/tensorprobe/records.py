@@ -326,6 +326,7 @@ class DumpInfo:
         python_version: the Python that ran, where the files tell.
         devices: the devices of that run, where the files tell.
         complete: False for a dump whose run ended before it was closed.
+        run: a mark that all steps of one process's run share, the greater the later it began.
     """
 
     rank: int | None = None
@@ -340,6 +341,7 @@ class DumpInfo:
     python_version: str | None = None
     devices: tuple[str, ...] = field(default=())
     complete: bool = True
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config, load_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import API_TYPES
+from tensorprobe.store.runs import Run
 
 __all__ = ["PrecisionDebugger"]
 
@@ -117,6 +118,7 @@ class PrecisionDebugger:
         self._overflows = OverflowCount.of(config)
         # Its buffers serve one step after the other.
         self._transport: TensorTransport | None = None
+        self._run = Run()
         self._is_started = False
         # Whether the session's watchers are on, and whose thread they belong to.
         self._opened_by: int | None = None
@@ -124,10 +126,8 @@ class PrecisionDebugger:
         self._told: set[str] = set()
         # In a `with` block a step begins where the one before has ended.
         self._keeps_going = False
-        self._entered_at = 0
-        self._is_held = False
-        self.is_closed = False
-        self.captured_steps = 0
+        self._entered_at = self.captured_steps = 0
+        self._is_held = self.is_closed = False
         if (before := current_debugger()) is not None:
             before.close()
         make_current(self)
@@ -392,6 +392,7 @@ class PrecisionDebugger:
                 self._apis,
                 step=self._step,
                 rank=rank,
+                run=self._run.mark(self._config.dump_path, self._step, rank, self._tell),
                 tell=_LOG.warning,
                 tell_once=self._tell,
                 transport=self._transport,

@@ -102,6 +102,7 @@ def _complete_info(info: DumpInfo, entries: EntryFile) -> DumpInfo:
         tool_version=_text(own, "version"),
         torch_version=_text(own, "torch"),
         python_version=_text(own, "python"),
+        run=_text(own, "run"),
         devices=tuple(str(name) for name in devices) if isinstance(devices, list) else (),
     )
 
