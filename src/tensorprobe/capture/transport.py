@@ -27,7 +27,7 @@ from tensorprobe.cores import count_cores
 from tensorprobe.store.background import BackgroundWriter, Buffer, BufferPool
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.tensor_bytes import contiguous_bytes
-from tensorprobe.summary.host import to_host
+from tensorprobe.summary.host import memory_of, to_host
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["Lane", "TensorTransport"]
@@ -85,6 +85,11 @@ class TensorTransport:
             if lane is not None:
                 self.save_through(lane, tensor, file)
                 return
+        elif not self._can_write_aside():
+            memory = memory_of(tensor)
+            if memory is not None:
+                file.write(memory)
+                return
         self._save_host(to_host(tensor), file)
 
     def save_through(self, lane: Lane, tensor: torch.Tensor, file: PendingFile) -> None:
@@ -114,21 +119,17 @@ class TensorTransport:
 
     def _save_host(self, data: TensorData, file: PendingFile) -> None:
         size = data.nbytes
-        by_caller = not self._can_write_aside()
-        buffer = None
-        # What lies in order needs no copy; what does not is put in order in memory that is used
-        # again, as touching new memory costs as much as writing it.
-        if size <= self._pool.largest and not (by_caller and data.array.flags.c_contiguous):
-            buffer = self._pool.take(size)
+        buffer = self._pool.take(size) if size <= self._pool.largest else None
         if buffer is None:
             file.write(contiguous_bytes(data))
             return
         memory = buffer.memory[:size]
         np.copyto(memory.view(data.array.dtype).reshape(data.shape), data.array)
-        if by_caller:
-            self._write(file, memory, buffer)
-        else:
+        if self._can_write_aside():
             self._writer.submit(partial(self._write, file, memory, buffer))
+        else:
+            # It did not lie in order. Touching new memory would cost as much as writing it.
+            self._write(file, memory, buffer)
 
     def _can_write_aside(self) -> bool:
         if self._has_spare_core is not None:

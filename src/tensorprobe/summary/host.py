@@ -12,7 +12,7 @@ import torch
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["PLAIN_DTYPES", "from_host", "is_plain", "to_host"]
+__all__ = ["PLAIN_DTYPES", "from_host", "is_plain", "memory_of", "to_host"]
 
 # What numpy lacks is looked at through an integer of the same size.
 _LENS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -65,6 +65,18 @@ def to_host(tensor: torch.Tensor) -> TensorData:
     if tensor.dtype in _VIEWED:
         bits = bits.view(_LENS[dtype.itemsize])
     return TensorData(dtype, bits.cpu().numpy().view(dtype.carrier))
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview | None:
+    """Return a plain tensor's own memory, if that is on the host and holds its elements in C order.
+
+    The caller keeps the tensor while it looks.
+    """
+    if not (tensor.is_cpu and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
+        return None
+    size = tensor.numel() * tensor.element_size()
+    view: memoryview = _view_memory(tensor.data_ptr(), size, _WRITABLE)
+    return view
 
 
 def from_host(data: TensorData) -> torch.Tensor:
