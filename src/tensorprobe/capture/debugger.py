@@ -35,6 +35,7 @@ from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config, load_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import API_TYPES
+from tensorprobe.store.runs import Run
 from tensorprobe.store.unfinished import Finisher
 
 __all__ = ["PrecisionDebugger"]
@@ -120,6 +121,7 @@ class PrecisionDebugger:
         # Its buffers serve one step after the other.
         self._transport: TensorTransport | None = None
         self._finisher = Finisher()
+        self._run = Run()
         self._is_started = False
         # Whether the session's watchers are on, and whose thread they belong to.
         self._opened_by: int | None = None
@@ -127,10 +129,8 @@ class PrecisionDebugger:
         self._told: set[str] = set()
         # In a `with` block a step begins where the one before has ended.
         self._keeps_going = False
-        self._entered_at = 0
-        self._is_held = False
-        self.is_closed = False
-        self.captured_steps = 0
+        self._entered_at = self.captured_steps = 0
+        self._is_held = self.is_closed = False
         if (before := current_debugger()) is not None:
             before.close()
         make_current(self)
@@ -397,6 +397,7 @@ class PrecisionDebugger:
                 self._apis,
                 step=self._step,
                 rank=rank,
+                run=self._run.mark(self._config.dump_path, self._step, rank, self._tell),
                 tell=_LOG.warning,
                 tell_once=self._tell,
                 transport=self._transport,

@@ -55,8 +55,8 @@ class _Pending:
     """
 
     __slots__ = (
-        "checksums", "files", "inputs", "is_recompute", "kwargs", "name", "outputs", "parameters",
-        "parent", "saved", "stack", "statistics",
+        "checksums", "defaults", "files", "inputs", "is_recompute", "kwargs", "name", "outputs",
+        "parameters", "parent", "saved", "stack", "statistics",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,7 @@ class _Pending:
         parameters: Mapping[str, Drafted] | None,
         saved: tuple[Drafted] | None,
         is_recompute: bool | None,
+        defaults: Mapping[str, Drafted] | None,
         stack: tuple[Frame, ...],
         parent: str | None,
         statistics: int,
@@ -81,6 +82,7 @@ class _Pending:
         self.parameters = parameters
         self.saved = saved
         self.is_recompute = is_recompute
+        self.defaults = defaults
         self.stack = stack
         self.parent = parent
         self.statistics = statistics
@@ -170,6 +172,7 @@ class Recorder:
         parameters: Mapping[str, Drafted] | None = None,
         saved: tuple[Drafted] | None = None,
         is_recompute: bool | None = None,
+        defaults: Mapping[str, Drafted] | None = None,
         stack: tuple[Frame, ...] = (),
         parent: str | None = None,
     ) -> None:
@@ -185,6 +188,7 @@ class Recorder:
                     parameters,
                     saved,
                     is_recompute,
+                    defaults,
                     stack,
                     parent,
                     statistics.asked,

@@ -52,6 +52,7 @@ class Session:
         *,
         step: int,
         rank: int | None,
+        run: str | None = None,
         tell: Callable[[str], None],
         transport: TensorTransport,
         tell_once: Callable[[str], None] | None = None,
@@ -70,6 +71,7 @@ class Session:
             torch_version=torch.__version__,
             python_version=sys.version.split()[0],
             devices=_devices(),
+            run=run,
         )
         self.config = config
         self.apis = apis

@@ -7,6 +7,7 @@ A rank that is missing, or breaks off, is named in the result and does not stop 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -24,6 +25,8 @@ from tensorprobe.store.json_text import collector_paused
 from tensorprobe.textfile import show_path
 
 __all__ = ["compare", "compare_inputs"]
+
+_LOG = logging.getLogger("tensorprobe")
 
 
 def compare(
@@ -95,6 +98,9 @@ def compare(
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
     candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
+    for dump in (candidate, reference):
+        if dump.notice is not None:
+            _LOG.warning("%s", dump.notice)
     pairs, problems = pair_parts(candidate, reference)
     problems = [*map(str, candidate.unopened), *map(str, reference.unopened), *problems]
     if not pairs:

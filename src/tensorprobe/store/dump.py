@@ -13,6 +13,7 @@ from tensorprobe.names import forward_of
 from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, TensorValue
 from tensorprobe.store.data_folder import DataFolder
 from tensorprobe.store.leaves import CallLeaves, leaves_of
+from tensorprobe.store.runs import mixed_runs_notice
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["CallSource", "Dump", "RankDump"]
@@ -299,6 +300,11 @@ class Dump:
         raise DumpError(
             f"{self.path}: {found} {wanted or 'without a step or rank'}; there are: {there}{more}"
         )
+
+    @property
+    def notice(self) -> str | None:
+        """What to know before the parts are taken for one run; None if they are."""
+        return mixed_runs_notice(self.path, (part.info for part in self.parts))
 
     @property
     def gaps(self) -> tuple[Gap, ...]:

@@ -33,7 +33,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.layout import FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
+from tensorprobe.store.layout import DEFAULTS_KEY, FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
 
 __all__ = [
     "EncodableCall",
@@ -72,6 +72,8 @@ class EncodableCall(Protocol):
     def saved(self) -> tuple[Value] | None: ...  # noqa: D102
     @property
     def is_recompute(self) -> bool | None: ...  # noqa: D102
+    @property
+    def defaults(self) -> Mapping[str, Value] | None: ...  # noqa: D102
 
 
 def encode_call(call: EncodableCall) -> str:
@@ -92,7 +94,7 @@ def encode_call(call: EncodableCall) -> str:
         return _object((key, f"[{encode_value(v)}]") for key, v in (call.parameters or {}).items())
     is_module = kind == "module"
     is_backward = direction == "backward"
-    if _compiled is not None:
+    if _compiled is not None and not call.defaults:
         text: str | None = _compiled.call_text(call, is_module, is_backward)
         if text is not None:
             return text
@@ -117,6 +119,8 @@ def encode_call(call: EncodableCall) -> str:
         tuples = list(_tuple_paths(call))
         if tuples:
             parts.append(f'"{TUPLES_KEY}": {_text(tuples)}')
+    if call.defaults:
+        parts.append(f'"{DEFAULTS_KEY}": {_named(call.defaults)}')
     return "{" + ", ".join(parts) + "}"
 
 

@@ -12,7 +12,7 @@ import torch
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["PLAIN_DTYPES", "from_host", "is_plain", "to_host"]
+__all__ = ["PLAIN_DTYPES", "from_host", "is_plain", "memory_of", "to_host"]
 
 # What numpy lacks is looked at through an integer of the same size.
 _LENS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -28,6 +28,12 @@ _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 PLAIN_TRAITS = (_PLAIN_TYPES, PLAIN_DTYPES, _STRIDED, _is_wrapped)
 """What `is_plain` asks for, for whoever asks in another language."""
+
+# Not an array of ctypes' own: each size would make another class.
+_view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+_WRITABLE = 0x200
 
 _VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].native)
 
@@ -63,6 +69,18 @@ def to_host(tensor: torch.Tensor) -> TensorData:
     return TensorData(dtype, bits.cpu().numpy().view(dtype.carrier))
 
 
+def memory_of(tensor: torch.Tensor) -> memoryview | None:
+    """Return a plain tensor's own memory, if that is on the host and holds its elements in C order.
+
+    The caller keeps the tensor while it looks.
+    """
+    if not (tensor.is_cpu and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
+        return None
+    size = tensor.numel() * tensor.element_size()
+    view: memoryview = _view_memory(tensor.data_ptr(), size, _WRITABLE)
+    return view
+
+
 def from_host(data: TensorData) -> torch.Tensor:
     """Return a tensor of its own with these bits, in the layout that they lie in.
 
@@ -94,6 +112,6 @@ def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:
     if not tensor.numel():
         return np.empty(shape, dtype.carrier)
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    memory = (ctypes.c_char * ((last + 1) * dtype.itemsize)).from_address(tensor.data_ptr())
+    memory = _view_memory(tensor.data_ptr(), (last + 1) * dtype.itemsize, _WRITABLE)
     in_bytes = tuple(stride * dtype.itemsize for stride in strides)
-    return np.ndarray(shape, dtype.carrier, memoryview(memory), 0, in_bytes)
+    return np.ndarray(shape, dtype.carrier, memory, 0, in_bytes)
