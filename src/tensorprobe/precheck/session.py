@@ -117,7 +117,9 @@ def precheck_dump(
     """
     _check_options(data, jobs, timeout, devices)
     start = time.monotonic()
-    opened = open_dump(dump)
+    # Workers open it by the same path and know its parts by theirs.
+    place = Path(dump).absolute()
+    opened = open_dump(place)
     parts = [
         part
         for part in opened.parts
@@ -128,7 +130,7 @@ def precheck_dump(
         raise DumpError(f"{resume} does not exist; there is nothing to resume")
     stamp = time.strftime("%Y%m%d%H%M%S") if resume is None else stamp_of(Path(resume))
     settings: dict[str, Any] = {
-        "dump": str(Path(dump).absolute()),
+        "dump": str(place),
         "data": data or "auto",
         "seed": seed,
         "save_errors": None if save_errors is None else str(Path(save_errors).absolute()),
