@@ -20,7 +20,6 @@ from typing import Literal
 import torch
 
 from tensorprobe.precheck.measure import OutputNumbers, measure_output
-from tensorprobe.precheck.precision import round_to
 
 __all__ = ["Judgement", "Verdict", "judge_output", "rounding_unit", "worst_verdict"]
 
@@ -138,9 +137,8 @@ def judge_output(
         )
     if is_exact:
         return _judge_exactly(candidate, reference, noise)
-    rounded = round_to(reference, dtype)
     dtype = dtype if computed_in is None else computed_in
-    numbers = measure_output(candidate, rounded)
+    numbers = measure_output(candidate, reference)
     limit = _limit_of(dtype, length)
     unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
     excess = _excess(numbers, limit)
