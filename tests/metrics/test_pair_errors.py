@@ -58,7 +58,7 @@ def test_every_number_against_float64(narrow: torch.dtype, wide: torch.dtype, co
     error, size = (x - y).abs(), y.abs()
     gaps = (places(ours) - places(rounded)).abs()[is_finite]
     small = size < LIMITS.small
-    assert found.count == int(is_finite.sum())
+    assert found.pairs == int(is_finite.sum())
     assert found.lean == int((x - y).sign().sum())
     assert found.nonzero == int((y != 0).sum())
     assert found.small == int(small.sum())

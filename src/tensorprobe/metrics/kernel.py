@@ -1,8 +1,8 @@
 """The one place that says whether the compiled kernel is there, and hands it out.
 
 `_kernel.c`, `_pair.c` and `_errors.c` are compiled when tensorprobe is installed. Without a C
-compiler the install succeeds all the same and numpy does the work, slower and with the same meaning. That is
-said once per process, in the log, when the kernel is first wanted.
+compiler the install succeeds all the same and numpy does the work, slower and with the same
+meaning. That is said once per process, in the log, when the kernel is first wanted.
 """
 
 from __future__ import annotations

@@ -129,7 +129,11 @@ class _Job(NamedTuple):
 
 def _measure(layout: PairLayout, job: _Job, threads: int) -> PiecePair:
     """Measure all pieces of a pair and add up what was found."""
-    return _add_up(over_pieces(layout, lambda *piece: _measure_piece(*piece, job), threads))
+
+    def measure_piece(start: int, candidate: Array, reference: Array) -> PiecePair:
+        return _measure_piece(start, candidate, reference, job)
+
+    return _add_up(over_pieces(layout, measure_piece, threads))
 
 
 def _measure_piece(start: int, candidate: Array, reference: Array, job: _Job) -> PiecePair:

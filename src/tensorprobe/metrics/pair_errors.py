@@ -2,8 +2,8 @@
 
     mean size of the reference ─► pieces ─► threads: kernel ─► PieceErrors, added up
 
-What `pair.py` measures says how far two arrays are apart; this says how the errors are spread: their
-sign, their places in the last digit, how large the worst one is for its element.
+What `pair.py` measures says how far two arrays are apart; this says how the errors are spread:
+their sign, their places in the last digit, how large the worst one is for its element.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PieceErrors(NamedTuple):
     """What is known of the errors; pairs that are not finite on both sides are left out.
 
     Attributes:
-        count: how many pairs were looked at.
+        pairs: how many were looked at.
         lean: how many candidates are above the reference, less how many are below.
         nonzero: how many references are not 0.
         small: how many references are small.
@@ -58,7 +58,7 @@ class PieceErrors(NamedTuple):
         relative: the sum of all errors over their references, where these are not 0.
     """
 
-    count: int
+    pairs: int
     lean: int
     nonzero: int
     small: int
@@ -109,8 +109,8 @@ def measure_errors(
         return _measure_piece(kernel, a, types[0], b, types[1], limits)
 
     layout = align_pair(candidate.array, reference.array)
-    found = _add_up(over_pieces(layout, measure_piece, threads))
-    return found if layout.repeats == 1 else _repeated(found, layout.repeats)
+    parts = over_pieces(layout, measure_piece, threads)
+    return parts[0] if len(parts) == layout.repeats == 1 else _add_up(parts, layout.repeats)
 
 
 def _measure_piece(
@@ -130,23 +130,17 @@ def _measure_piece(
     )
 
 
-def _add_up(parts: list[PieceErrors]) -> PieceErrors:
-    if len(parts) == 1:
-        return parts[0]
-    columns = list(zip(*parts, strict=True))
+def _add_up(parts: list[PieceErrors], times: int) -> PieceErrors:
+    """Return the numbers of all pieces together, of which each is seen so many times."""
     return PieceErrors(
-        *(sum(column) for column in columns[:7]),
-        max(columns[7]),
-        max(columns[8]),
-        math.fsum(columns[9]),
-    )
-
-
-def _repeated(found: PieceErrors, times: int) -> PieceErrors:
-    """Return the numbers of elements of which each is seen so many times."""
-    return PieceErrors(
-        *(count * times for count in found[:7]),
-        found.places_max,
-        found.worst,
-        found.relative * times,
+        pairs=times * sum(part.pairs for part in parts),
+        lean=times * sum(part.lean for part in parts),
+        nonzero=times * sum(part.nonzero for part in parts),
+        small=times * sum(part.small for part in parts),
+        small_wrong=times * sum(part.small_wrong for part in parts),
+        places_over=times * sum(part.places_over for part in parts),
+        places=times * sum(part.places for part in parts),
+        places_max=max(part.places_max for part in parts),
+        worst=max(part.worst for part in parts),
+        relative=times * math.fsum(part.relative for part in parts),
     )

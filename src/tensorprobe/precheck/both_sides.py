@@ -33,6 +33,7 @@ from tensorprobe.precheck.precision import (
 )
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.precheck.side import Side, run_backward, run_forward
+from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
 
 __all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "tensor_values"]
@@ -65,6 +66,7 @@ class BothSides:
         gradients: given the device's outputs, returns what is sent back to each.
         device: where the candidate runs.
         seed: of the random numbers that the call itself may draw.
+        watch: takes the time of each phase.
 
     Attributes:
         autocast: the dtype of the autocast that the call was made under, if it was.
@@ -83,7 +85,9 @@ class BothSides:
         gradients: GradientsFor,
         device: torch.device,
         seed: int,
+        watch: Stopwatch | None = None,
     ) -> None:
+        self._watch = watch or Stopwatch()
         self._record = record
         self._name = name
         self._load = load
@@ -98,11 +102,16 @@ class BothSides:
         self._real: torch.dtype = torch.float64
         self._noisy_dtype = torch.float32
         self._noise: list[Side] | None = None
+        self._as_recorded: list[Side] | None = None
+        # Until a run has shown that it does not.
+        self._draws_random = True
         self.autocast: torch.dtype | None = None
         self.is_raised = True
         self.sent: tuple[torch.Tensor | None, ...] = ()
         self.unit = rounding_unit(torch.float32)
-        self.plain = self._rebuild(self.inputs(), _CPU)
+        self._recorded = self.inputs()
+        waiting = iter(self._recorded)
+        self.plain = rebuild_call(record, lambda _: next(waiting), device=_CPU)
         self.copies_leaves = is_in_place(
             self.plain.function, name.api_name, self.plain.args, self.plain.kwargs
         )
@@ -111,7 +120,8 @@ class BothSides:
         """Return the inputs as recorded; loaded again if a run wrote into them."""
         base = self._base
         if base is None or self._versions != [tensor._version for tensor in base]:
-            base = self._base = list(self._load())
+            with self._watch.phase("load"):
+                base = self._base = list(self._load())
             self._versions = [tensor._version for tensor in base]
         return base
 
@@ -137,12 +147,14 @@ class BothSides:
             # Only autocast makes a half of what the arguments alone give in float32.
             self.autocast = recorded
             side = self._try_candidate()
+        self._draws_random = side.drew_random
         self._choose_precision(side)
         return side
 
     def _try_candidate(self) -> Side:
         try:
-            return self._candidate(self._device)
+            with self._watch.phase("prepare"):
+                return self._candidate(self._device)
         except _REFUSALS as err:
             is_final = self.copies_leaves or not self._wants_gradients
             if is_final or not isinstance(err, RuntimeError):
@@ -168,6 +180,7 @@ class BothSides:
             copies_leaves=self.copies_leaves,
             watches_writes=self._writes_unseen,
             around=around,
+            timed=self._watch.phase("device"),
         )
 
     def _choose_precision(self, candidate: Side) -> None:
@@ -194,11 +207,13 @@ class BothSides:
         """
         if self.is_raised:
             try:
-                return self._reference()
+                with self._watch.phase("prepare"):
+                    return self._reference()
             except _REFUSALS:
                 self.is_raised = False
         try:
-            return self._reference()
+            with self._watch.phase("prepare"):
+                return self._reference()
         except _REFUSALS as err:
             raise CannotJudgeError(_refusal("the CPU", err)) from err
 
@@ -237,12 +252,13 @@ class BothSides:
                 torch.set_default_dtype(self._real)
             return run_forward(
                 call,
-                seed=self._seed,
+                seed=self._seed if self._draws_random else None,
                 device=_CPU,
                 with_gradients=self._wants_gradients,
                 copies_leaves=self.copies_leaves,
                 watches_writes=self._writes_unseen,
                 around=around,
+                timed=self._watch.phase("reference"),
             )
         finally:
             torch.set_default_dtype(before)
@@ -276,14 +292,18 @@ class BothSides:
             return ""
         if undetermined_outputs(self._name.api_name):
             return "gradients of vectors that may turn cannot be compared"
-        self.sent = tuple(self._gradients_for(candidate.outputs))
+        with self._watch.phase("load"):
+            self.sent = tuple(self._gradients_for(candidate.outputs))
         try:
-            on_device = [None if g is None else g.to(self._device) for g in self.sent]
-            run_backward(candidate, on_device, self._device)
+            with self._watch.phase("prepare"):
+                on_device = [None if g is None else g.to(self._device) for g in self.sent]
+                timed = self._watch.phase("device")
+                run_backward(candidate, on_device, self._device, timed)
         except (RuntimeError, ValueError) as err:
             return _refusal("backward: the device", err)
         try:
-            self._send_back(reference)
+            with self._watch.phase("prepare"):
+                self._send_back(reference)
         except (RuntimeError, ValueError) as err:
             return _refusal("backward: the CPU", err)
         return ""
@@ -297,28 +317,42 @@ class BothSides:
             for gradient in sent:
                 if gradient is not None:
                     disturb(gradient, self.unit, noise)
-        run_backward(side, sent, _CPU)
+        run_backward(side, sent, _CPU, self._watch.phase("reference"))
 
     # --- noise -------------------------------------------------------------------------------
 
     def noisy_sides(self) -> list[Side]:
         """Return runs of the reference with rounding noise; made when first asked for."""
         if self._noise is None:
-            self._noise = []
-            generator = torch.Generator().manual_seed(self._seed)
-            size = sum(tensor.numel() for tensor in self.inputs())
-            for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
-                side = self._reference(generator)
-                if self.sent:
-                    with self._noise_of(generator):
-                        self._send_back(side, generator)
-                self._noise.append(side)
-            if self._device.type != "cpu":
-                self._noise.extend(self._cpu_as_recorded())
+            with self._watch.phase("noise"):
+                self._noise = self._make_noise()
         return self._noise
 
-    def _cpu_as_recorded(self) -> list[Side]:
-        """What the CPU makes of the call in the recorded dtype: it errs too."""
+    def _make_noise(self) -> list[Side]:
+        found = []
+        generator = torch.Generator().manual_seed(self._seed)
+        size = sum(tensor.numel() for tensor in self.inputs())
+        for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
+            side = self._reference(generator)
+            if self.sent:
+                with self._noise_of(generator):
+                    self._send_back(side, generator)
+            found.append(side)
+        return found
+
+    def cpu_as_recorded(self) -> list[Side]:
+        """Return what the CPU makes of the call in the recorded dtype: it errs too.
+
+        None where it is the device itself, or has no such kernel.
+        """
+        if self._as_recorded is None:
+            self._as_recorded = []
+            if self._device.type != "cpu":
+                with self._watch.phase("noise"):
+                    self._as_recorded = self._run_as_recorded()
+        return self._as_recorded
+
+    def _run_as_recorded(self) -> list[Side]:
         try:
             side = self._candidate(_CPU)
             if self.sent:
@@ -329,8 +363,18 @@ class BothSides:
         return [side]
 
     def _rebuild(self, tensors: Sequence[torch.Tensor], device: torch.device) -> RebuiltCall:
-        waiting = iter(tensors)
-        return rebuild_call(self._record, lambda _: next(waiting), device=device)
+        """Return the recorded call with other tensors, on another device."""
+        swap = dict(zip(map(id, self._recorded), tensors, strict=True))
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return swap.get(id(value), value)
+            return device if isinstance(value, torch.device) else value
+
+        plain = self.plain
+        return RebuiltCall(
+            plain.function, map_leaves(plain.args, changed), map_leaves(plain.kwargs, changed)
+        )
 
     def _leaf_flags(self, base: Sequence[torch.Tensor]) -> list[bool]:
         return [

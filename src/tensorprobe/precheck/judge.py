@@ -13,16 +13,18 @@ their own they decide nothing in a half precision: two neighbouring bfloat16 num
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from tensorprobe.precheck.measure import OutputNumbers, measure_output
+from tensorprobe.precheck.within_noise import NoiseLimits, lies_within_noise
 
-__all__ = ["Judgement", "Verdict", "judge_output", "rounding_unit", "worst_verdict"]
+__all__ = ["Judgement", "Runs", "Verdict", "judge_output", "rounding_unit", "worst_verdict"]
 
+Runs = Callable[[], Sequence["torch.Tensor | None"]]
 Verdict = Literal["pass", "warning", "error", "SKIP"]
 _ORDER: tuple[Verdict, ...] = ("SKIP", "pass", "warning", "error")
 
@@ -58,11 +60,6 @@ _ELEMENT = 4.0
 # A result may be this many times as far from the precise one as rounding noise moves that.
 _NOISE = {torch.float16: 6.0, torch.bfloat16: 3.0}
 _MOST_NOISE = 16.0
-_ELEMENT_NOISE = 8.0
-_FEW = 1e-3
-_DRIFT = 2.5
-# In fewer elements errors do not cancel.
-_MANY = 16
 # A drift of fewer rounding errors is none; an approximation may have one.
 _LEAST_DRIFT = {torch.float16: 4.0, torch.bfloat16: 1.0}
 _MOST_LEAST_DRIFT = 1600.0
@@ -108,7 +105,7 @@ def judge_output(
     reference: torch.Tensor,
     *,
     length: int,
-    noise: Callable[[], Sequence[torch.Tensor | None]],
+    noise: Sequence[Runs],
     computed_in: torch.dtype | None = None,
 ) -> Judgement:
     """Judge one output against the precise one.
@@ -117,7 +114,8 @@ def judge_output(
         candidate: the device's result, on the CPU.
         reference: the reference's result, in its own higher precision.
         length: how many numbers were added up for one element.
-        noise: returns the precise result of runs with rounding noise; asked only when needed.
+        noise: each returns the precise result of runs with rounding noise; asked only when needed,
+            one after the other.
         computed_in: the dtype whose tolerance applies, if it is not the candidate's own: under
             autocast a float32 gradient comes out of a half.
     """
@@ -153,8 +151,7 @@ def judge_output(
         within = f"{missed}, which rounding in {dtype} explains" if missed else ""
         return judgement("pass", within)
     why = _describe_excess(dtype, numbers, limit, length)
-    explained = _is_noise(candidate, reference, dtype, noise())
-    if explained:
+    if _is_noise(candidate, reference, dtype, noise):
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
     return judgement("error", why, missed)
 
@@ -162,28 +159,24 @@ def judge_output(
 def _judge_exactly(
     candidate: torch.Tensor,
     reference: torch.Tensor,
-    noise: Callable[[], Sequence[torch.Tensor | None]],
+    noise: Sequence[Runs],
 ) -> Judgement:
     if candidate.dtype != reference.dtype:
         kinds = f"the device gave {candidate.dtype}, the reference {reference.dtype}"
         return Judgement("error", kinds, excess=math.inf)
-    wrong = int((candidate != reference).sum())
-    share = wrong / max(candidate.numel(), 1)
-    if not wrong:
+    if torch.equal(candidate, reference):
         return Judgement("pass", unequal=0.0)
+    differs = candidate != reference
+    wrong = int(differs.sum())
+    share = wrong / max(candidate.numel(), 1)
     message = (
         f"{wrong} of {candidate.numel()} elements differ, {candidate.dtype} must be equal; "
-        f"first at {_place_of(candidate != reference)}"
+        f"first at {_place_of(differs)}"
     )
-    flipped = max(
-        (
-            int((run != reference).sum())
-            for run in noise()
-            if run is not None and run.shape == reference.shape
-        ),
-        default=0,
-    )
-    if wrong <= 4 * flipped:
+    if any(
+        wrong <= 4 * max(int((run != reference).sum()) for run in runs)
+        for runs in _growing(noise, reference)
+    ):
         return Judgement(
             "warning", f"{message}; rounding noise flips as many", unequal=share, excess=1.0
         )
@@ -240,76 +233,28 @@ def _is_noise(
     candidate: torch.Tensor,
     reference: torch.Tensor,
     dtype: torch.dtype,
-    runs: Sequence[torch.Tensor | None],
+    noise: Sequence[Runs],
 ) -> bool:
     """Whether the candidate lies about as far from the precise result as noisy runs do."""
     unit = rounding_unit(dtype)
-    same = [run for run in runs if run is not None and run.shape == reference.shape]
-    if not same:
-        return False
-    wide = torch.complex128 if reference.is_complex() else torch.float64
-    truth = reference.to(wide)
-    ours = candidate.to(wide)
-    noisy = [run.to(wide) for run in same]
-    odd = torch.isfinite(ours) != torch.isfinite(truth)
-    if bool(odd.any()):
-        unstable = torch.zeros_like(odd)
-        for run in noisy:
-            unstable |= torch.isfinite(run) != torch.isfinite(truth)
-            # A result at the edge of the dtype's range overflows or not by one rounding.
-            largest = torch.finfo(candidate.dtype).max
-            unstable |= run.abs() * (1 + 4 * unit) > largest
-        if bool((odd & ~unstable).any()):
-            return False
-    finite = torch.isfinite(ours) & torch.isfinite(truth)
-    for run in noisy:
-        finite &= torch.isfinite(run)
-    least = _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit
-    if _drifts(ours, truth, noisy, finite, least):
-        return False
-    error = torch.where(finite, (ours - truth).abs(), 0.0)
-    moved = torch.stack([torch.where(finite, (run - truth).abs(), 0.0) for run in noisy])
-    # The candidate was rounded once more on its way out.
-    rounding = unit * torch.where(finite, truth.abs(), 0.0) + _tiniest(candidate.dtype)
-    factor = _NOISE.get(dtype, _MOST_NOISE)
-    spread = float(moved.reshape(len(noisy), -1).norm(dim=1).max()) if moved.numel() else 0.0
-    # Half a unit in the last place, evenly spread, has this root mean square.
-    spread = max(spread, float(rounding.norm()) / math.sqrt(3))
-    if float(error.norm()) > factor * spread:
-        return False
-    typical = spread / math.sqrt(max(error.numel(), 1))
-    room = max(_ELEMENT_NOISE, factor) * (moved.amax(0) + typical) + 2 * rounding
-    beyond = error[error > room]
-    # A few runs do not move every element that may jump; but somewhere they move one as far.
-    most = max(1, int(_FEW * error.numel()))
-    return beyond.numel() <= most and bool((beyond <= 4 * moved.max()).all())
+    limits = NoiseLimits(
+        unit,
+        _NOISE.get(dtype, _MOST_NOISE),
+        _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit,
+    )
+    return any(
+        lies_within_noise(candidate, reference, runs, limits) for runs in _growing(noise, reference)
+    )
 
 
-def _drifts(
-    ours: torch.Tensor,
-    truth: torch.Tensor,
-    noisy: Sequence[torch.Tensor],
-    finite: torch.Tensor,
-    least: float,
-) -> bool:
-    """Whether the candidate as a whole is larger or smaller than the truth.
-
-    Rounding errors point both ways and cancel in this; a wrong factor does not.
-    """
-    kept = truth[finite].flatten()
-    squares = float((kept * kept.conj()).real.sum())
-    if kept.numel() < _MANY or not squares or not math.isfinite(squares):
-        return False
-
-    def drift(side: torch.Tensor) -> float:
-        dot = float((side[finite].flatten() * kept.conj()).real.sum())
-        return abs(dot / squares - 1)
-
-    return drift(ours) > max(least, _DRIFT * max(map(drift, noisy)))
-
-
-def _tiniest(dtype: torch.dtype) -> float:
-    return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+def _growing(noise: Sequence[Runs], reference: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Yield the noisy runs, and again together with each further kind of them."""
+    same: list[torch.Tensor] = []
+    for runs in noise:
+        more = [run for run in runs() if run is not None and run.shape == reference.shape]
+        if more:
+            same += more
+            yield same
 
 
 def _place_of(differs: torch.Tensor) -> list[int]:

@@ -124,24 +124,20 @@ def measure_output(candidate: torch.Tensor, reference: torch.Tensor) -> OutputNu
         )
     count = max(pair.count - max(pair.candidate_nonfinite, pair.reference_nonfinite), 1)
     mean_size = math.sqrt(pair.reference_squares / count) * pair.scales.reference
-    common["root_mean_square"] = (
-        math.sqrt(pair.difference_squares / count) * pair.scales.difference
-    )
+    common["root_mean_square"] = math.sqrt(pair.difference_squares / count) * pair.scales.difference
     dtype = candidate.dtype
     if not (mean_size and measures_errors(ours.dtype, theirs.dtype)):
         return _measure_with_torch(candidate, round_to(reference, dtype), mean_size, common)
-    limits = ErrorLimits(
-        mean_size, _SMALL[dtype], _SMALL_ERROR[dtype], _ULP_LIMITS[dtype.itemsize]
-    )
+    limits = ErrorLimits(mean_size, _SMALL[dtype], _SMALL_ERROR[dtype], _ULP_LIMITS[dtype.itemsize])
     found = measure_errors(ours, theirs, limits, threads=threads)
     return OutputNumbers(
         worst=found.worst,
         mean_relative=found.relative / max(found.nonzero, 1),
-        balance=abs(found.lean) / max(found.count, 1),
+        balance=abs(found.lean) / max(found.pairs, 1),
         small_wrong=found.small_wrong / max(found.small, 1),
         ulp_max=float(found.places_max),
-        ulp_mean=found.places / max(found.count, 1),
-        ulp_over=found.places_over / max(found.count, 1),
+        ulp_mean=found.places / max(found.pairs, 1),
+        ulp_over=found.places_over / max(found.pairs, 1),
         **common,  # type: ignore[arg-type]
     )
 

@@ -1,9 +1,12 @@
 """How far rounding alone may move a result: repeat the precise run with random rounding errors.
 
 The result of each kernel, or of each step of one that torch knows how to take apart, is multiplied
-by 1 + u·r, r at random between -1 and 1, u the rounding error of the recorded dtype; what its
-range does not hold becomes infinite, what is too small for it is no longer exact. What moves then
-may move; a result that lies much further off than these runs do was not moved by rounding.
+by 1 + u·r, r between -1 and 1, u the rounding error of the recorded dtype; what its range does not
+hold becomes infinite, what is too small for it is no longer exact. What moves then may move; a
+result that lies much further off than these runs do was not moved by rounding.
+
+As with true rounding, r follows from the number: equal numbers have equal errors, which do not
+cancel in a sum. It is a hash of the number's bits, another one in each run and at each kernel.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["RoundingNoise", "disturb"]
 
+# One thread draws random numbers, so that larger tensors repeat them. A prime: no row of a matrix
+# has the errors of another.
+_DRAWN = 1_048_573
 # They move numbers and do not compute: what comes out was rounded before.
 _EXACT = frozenset(
     ("_to_copy", "_unsafe_view", "abs", "alias_copy", "amax", "amin", "argmax", "argmin", "arange",
@@ -88,7 +94,7 @@ def disturb(
         generator: where the errors come from.
         result_of: the dtype that a computed result has the range of. Without one the tensor is an
             input: an algorithm may be as exact as the whole of it is large, so its elements move
-            by as much as a typical one.
+            by as much as a typical one, each by itself.
     """
     if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return
@@ -100,24 +106,64 @@ def disturb(
     if result_of is None:
         size = tensor.abs()
         typical = size[torch.isfinite(size)].square().mean().sqrt().nan_to_num_(0.0)
-        shift = _errors(tensor, real, unit, generator) * typical
+        shift = _draw_errors(tensor, real, unit, generator) * typical
         tensor.add_(torch.where(size > 4 * unit * typical, shift, 0.0))
+    if result_of is None or tensor.is_complex():
+        tensor.mul_(_draw_errors(tensor, real, unit, generator).add_(1))
+        return
     tensor.mul_(_errors(tensor, real, unit, generator).add_(1))
-    if result_of is not None and not tensor.is_complex():
-        limits = torch.finfo(result_of)
+    _confine(tensor, result_of, real, generator)
+
+
+def _confine(
+    tensor: torch.Tensor, dtype: torch.dtype, real: torch.dtype, generator: torch.Generator
+) -> None:
+    """Give a result the range of a dtype: infinite beyond it, coarse where it has few digits."""
+    limits = torch.finfo(dtype)
+    size = tensor.abs()
+    low, high = torch.aminmax(size)
+    # NaN is in no order, so that it is no reason to leave out what is beyond.
+    if not high <= limits.max:
         tensor.masked_fill_(tensor > limits.max, float("inf"))
         tensor.masked_fill_(tensor < -limits.max, float("-inf"))
-        # Below the smallest normal number the error no longer shrinks with the number.
-        step = limits.smallest_normal * limits.eps / 2
-        small = (tensor.abs() < limits.smallest_normal) & (tensor != 0)
-        if bool(small.any()):
-            tensor.add_(torch.where(small, _errors(tensor, real, step, generator), 0.0))
+    if low >= limits.smallest_normal:
+        return
+    # Below the smallest normal number the error no longer shrinks with the number.
+    step = limits.smallest_normal * limits.eps / 2
+    small = (size < limits.smallest_normal) & (size != 0)
+    if bool(small.any()):
+        tensor.add_(torch.where(small, _errors(tensor, real, step, generator), 0.0))
 
 
 def _errors(
     tensor: torch.Tensor, real: torch.dtype, unit: float, generator: torch.Generator
 ) -> torch.Tensor:
-    return torch.rand(tensor.shape, generator=generator, dtype=real).mul_(2 * unit).sub_(unit)
+    """Return an error of at most `unit` for each element: equal numbers have equal ones."""
+    width = torch.int32 if real is torch.float32 else torch.int64
+    salt = int(torch.randint(1 << 30, (), generator=generator))
+    # Multiplying wraps around; the upper bits of a product depend on all lower ones, so they are
+    # brought down before each.
+    mixed = tensor.detach().contiguous().view(width) ^ salt
+    if width is torch.int64:
+        mixed ^= mixed >> 32
+    for factor in (0x2C1B3C6D, 0x297A2D39):
+        mixed ^= mixed >> 16
+        mixed *= factor
+    mixed ^= mixed >> 15
+    mixed &= (1 << 24) - 1
+    return mixed.to(real).mul_(2 * unit / (1 << 24)).sub_(unit)
+
+
+def _draw_errors(
+    tensor: torch.Tensor, real: torch.dtype, unit: float, generator: torch.Generator
+) -> torch.Tensor:
+    """Return an error of at most `unit` for each element, whatever number it is."""
+    size = tensor.numel()
+    drawn = torch.rand(min(size, _DRAWN), generator=generator, dtype=real)
+    drawn.mul_(2 * unit).sub_(unit)
+    if size > _DRAWN:
+        drawn = drawn.repeat(-(-size // _DRAWN))[:size]
+    return drawn.reshape(tensor.shape)
 
 
 def _is_overlapping(tensor: torch.Tensor) -> bool:

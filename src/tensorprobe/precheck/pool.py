@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorprobe
 from tensorprobe.errors import TensorprobeError
-from tensorprobe.precheck.outcome import CallResult, OutputRow
+from tensorprobe.precheck.outcome import CallResult
 
 __all__ = ["Order", "run_orders"]
 
@@ -168,7 +168,7 @@ class _Worker:
             elif "bye" in message:
                 self._said_bye = True
             else:
-                yield self.at_work.popleft(), _result_from(message)
+                yield self.at_work.popleft(), CallResult.from_json(message)
 
     def deadline(self, timeout: float) -> float:
         """Return when to give up on it."""
@@ -257,8 +257,3 @@ def _cause_of_death(code: int) -> str:
     except ValueError:
         return f"the process was ended by signal {-code} while it ran this call"
     return f"the process died of {name.name} while it ran this call{_HINTS.get(name, '')}"
-
-
-def _result_from(message: dict[str, Any]) -> CallResult:
-    rows = tuple(OutputRow(**{**row, "cells": tuple(row["cells"])}) for row in message.pop("rows"))
-    return CallResult(**message, rows=rows)

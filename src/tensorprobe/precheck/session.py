@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class PrecheckReport:
         seconds: how long it took.
         device_seconds: time in the calls on the devices.
         reference_seconds: time in the calls on the reference side.
+        phases: seconds that the workers spent on each phase; see `stopwatch`.
     """
 
     lines: tuple[CheckedLine, ...]
@@ -71,6 +72,7 @@ class PrecheckReport:
     seconds: float
     device_seconds: float
     reference_seconds: float
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -138,6 +140,7 @@ def precheck_dump(
         "jit_compile": jit_compile,
     }
     seconds = [0.0, 0.0]
+    phases: Counter[str] = Counter()
     with ExitStack() as stack:
         checked: dict[str, _Part] = {}
         for part in parts:
@@ -157,6 +160,7 @@ def precheck_dump(
             checked[order.part].add(result)
             seconds[0] += result.device_seconds
             seconds[1] += result.reference_seconds
+            phases.update(result.phases)
             if on_progress is not None:
                 on_progress(done, total, order.name)
     return PrecheckReport(
@@ -166,7 +170,9 @@ def precheck_dump(
         sum(call.stands_for for part in checked.values() for call in part.planned),
         (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
         time.monotonic() - start,
-        *seconds,
+        seconds[0],
+        seconds[1],
+        dict(phases),
     )
 
 

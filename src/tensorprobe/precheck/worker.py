@@ -8,19 +8,25 @@ Two pipes carry JSON lines. In: one line of settings, then names. Out: `{"ready"
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
+import select
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 __all__ = ["main"]
 
 
 def main(read_end: int, write_end: int) -> None:
     """Check calls until there are no more names or the device is lost."""
-    with os.fdopen(read_end) as orders, os.fdopen(write_end, "w") as answers:
+    with (
+        os.fdopen(read_end, "rb", buffering=0) as orders,
+        os.fdopen(write_end, "w") as answers,
+    ):
         settings = json.loads(orders.readline() or "null")
         if settings is None:
             return
@@ -33,11 +39,41 @@ def main(read_end: int, write_end: int) -> None:
             _say(answers, {"failed": f"{err}"})
             return
         _say(answers, {"ready": True})
-        for line in orders:
-            _say(answers, check(json.loads(line)))
+        for answer in check(_Arriving(orders)):
+            _say(answers, answer)
             if not is_alive():
                 break
         _say(answers, {"bye": True})
+
+
+class _Arriving:
+    """Orders as they come; one can look at the next without waiting for it."""
+
+    def __init__(self, orders: BinaryIO) -> None:
+        self._orders = orders
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+        self._is_over = False
+
+    def take(self) -> dict[str, str] | None:
+        """Wait for the next order and return it; None after the last."""
+        while not self._lines and not self._is_over:
+            self._read()
+        return json.loads(self._lines.popleft()) if self._lines else None
+
+    def take_arrived(self) -> dict[str, str] | None:
+        """Return the next order if it is there; None if one would have to wait for it."""
+        while not self._lines and not self._is_over:
+            if not select.select([self._orders], [], [], 0)[0]:
+                break
+            self._read()
+        return json.loads(self._lines.popleft()) if self._lines else None
+
+    def _read(self) -> None:
+        data = os.read(self._orders.fileno(), 1 << 16)
+        self._is_over = not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._lines.extend(lines)
 
 
 def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
@@ -55,6 +91,7 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
         # The switch of that device's own compiler; it must be as it was while training.
         accelerator: Any = torch.npu  # type: ignore[attr-defined]
         accelerator.set_compile_mode(jit_compile=settings["jit_compile"])
+    reader = ThreadPoolExecutor(1, thread_name_prefix="tensorprobe")
     parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
     checkers = {
         path: Checker(
@@ -68,13 +105,33 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
         for path, part in parts.items()
     }
 
-    def check(order: dict[str, str]) -> dict[str, Any]:
-        try:
-            result = checkers[order["part"]].check(order["name"])
-        except Exception as err:  # noqa: BLE001 - it becomes the call's verdict
-            text = f"the check itself failed: {type(err).__name__}: {err}"
-            result = CallResult(order["name"], "SKIP", message=text)
-        return dataclasses.asdict(result)
+    def prepare(order: dict[str, str]) -> Callable[[], dict[str, Any]]:
+        checker = checkers[order["part"]]
+        prepared = checker.prepare(order["name"])
+        prepared.read_ahead(reader)
+
+        def check_it() -> dict[str, Any]:
+            try:
+                result = checker.check(prepared)
+            except Exception as err:  # noqa: BLE001 - it becomes the call's verdict
+                text = f"the check itself failed: {type(err).__name__}: {err}"
+                result = CallResult(order["name"], "SKIP", message=text)
+            return result.as_json()
+
+        return check_it
+
+    def check(orders: _Arriving) -> Iterator[dict[str, Any]]:
+        """Check one call after the other; the files of the next are read meanwhile."""
+        order = orders.take()
+        waiting = None if order is None else prepare(order)
+        while waiting is not None:
+            order = orders.take_arrived()
+            following = None if order is None else prepare(order)
+            yield waiting()
+            if following is None:
+                order = orders.take()
+                following = None if order is None else prepare(order)
+            waiting = following
 
     def is_alive() -> bool:
         """Whether the device still answers; after some errors it never does again."""
