@@ -101,3 +101,12 @@ def test_the_worst_verdict() -> None:
     assert worst_verdict(["pass", "error", "SKIP"]) == "error"
     assert worst_verdict(["SKIP"]) == "SKIP"
     assert worst_verdict([]) == "SKIP"
+
+
+def test_neighbours_of_the_right_numbers_are_a_warning() -> None:
+    truth = torch.tensor([1.01, -1.02], dtype=torch.float64)
+    rounded = truth.to(torch.bfloat16)
+    step = torch.finfo(torch.bfloat16).eps
+    near = judge_output(rounded + step, truth, length=1)
+    assert near.verdict == "warning" and "neighbour" in near.message
+    assert judge_output(rounded + 2 * step, truth, length=1).verdict == "error"

@@ -17,7 +17,9 @@ def test_what_computes_is_moved_and_what_moves_numbers_is_not() -> None:
     numbers = torch.linspace(1, 20, 10_000, dtype=torch.float64)
     with noise(torch.bfloat16, 2.0**-8):
         copied = tensor.clone().reshape(10, 100).T
-        moved = numbers * 3
+        exact = numbers * 3
+        moved = exact.clone()
+    assert torch.equal(exact, numbers * 3)
     assert torch.equal(copied, torch.ones(100, 10, dtype=torch.float64))
     error = (moved / numbers / 3 - 1) * 2**8
     assert 0.99 < float(error.max()) <= 1
@@ -32,7 +34,7 @@ def test_equal_numbers_have_equal_errors_and_another_run_has_others(dtype: torch
     runs = []
     for _ in range(2):
         with RoundingNoise(torch.bfloat16, 2.0**-8, generator):
-            runs.append(numbers * 2)
+            runs.append((numbers * 2).clone())
     assert all(torch.equal(run[:2], run[2:]) for run in runs)
     assert not torch.equal(runs[0], runs[1])
     assert float(runs[0][0] / 3 - 1) != float(runs[0][1] / 5 - 1)

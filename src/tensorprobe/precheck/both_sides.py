@@ -8,9 +8,9 @@ inputs ─► device, recorded dtype (under autocast if the result shows that it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,7 +27,7 @@ from tensorprobe.precheck.kinds import (
 from tensorprobe.precheck.noise import RoundingNoise, disturb
 from tensorprobe.precheck.precision import (
     is_raisable,
-    raise_argument,
+    raise_dtype,
     raise_tensor,
     reference_dtype,
 )
@@ -45,10 +45,19 @@ _NOISY_RUNS = 4
 # So many elements show in two runs what few show in four.
 _LARGE = 1_000_000
 _CPU = torch.device("cpu")
+_NO_SIDE = Side([])
 _HALVES = {"torch.float16": torch.float16, "torch.bfloat16": torch.bfloat16}
 # What torch raises of arguments that it does not take.
 _REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
              ValueError)  # fmt: skip
+
+
+class _Noise(NamedTuple):
+    """What moves one run: its inputs, and what its kernels hand on to each other."""
+
+    generator: torch.Generator
+    mode: AbstractContextManager[Any]
+    moves_inputs: bool
 
 
 class CannotJudgeError(Exception):
@@ -103,6 +112,8 @@ class BothSides:
         self._noisy_dtype = torch.float32
         self._noise: list[Side] | None = None
         self._as_recorded: list[Side] | None = None
+        self._moved: list[Side] | None = None
+        self._precise: Side | None = None
         # Until a run has shown that it does not.
         self._draws_random = True
         self.autocast: torch.dtype | None = None
@@ -227,24 +238,19 @@ class BothSides:
         self._seed += 1
         return self.run_reference()
 
-    def _reference(self, noise: torch.Generator | None = None) -> Side:
+    def _reference(self, noise: _Noise | None = None) -> Side:
         base = self.inputs()
         tensors = []
         for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True):
             raised = self._raise(tensor)
-            if noise is not None and self._is_noisy_inside:
-                disturb(raised, self.unit, noise)
+            if noise is not None and noise.moves_inputs:
+                disturb(raised, self.unit, noise.generator)
             tensors.append(_as_leaf(raised, is_wanted))
         call = self._rebuild(tensors, _CPU)
         if self.is_raised:
-            real = self._real
-            call = RebuiltCall(
-                call.function,
-                raise_argument(call.args, real),
-                {key: raise_argument(value, real) for key, value in call.kwargs.items()},
-            )
+            call = _with_dtypes(call, lambda dtype: raise_dtype(dtype, self._real))
             call = _with_own_epsilon(call, self._name.api_name, base)
-        around = None if noise is None else self._noise_of(noise)
+        around = None if noise is None else noise.mode
         before = torch.get_default_dtype()
         try:
             # Results of integers and of nothing come in the default dtype.
@@ -278,10 +284,6 @@ class BothSides:
         """
         return self._noisy_dtype is not torch.bfloat16 or self._name.api_name in STEPWISE_IN_HALVES
 
-    def _noise_of(self, generator: torch.Generator) -> RoundingNoise:
-        by_steps = self._is_noisy_inside
-        return RoundingNoise(self._noisy_dtype, self.unit, generator, by_steps=by_steps)
-
     # --- backward ----------------------------------------------------------------------------
 
     def run_backwards(self, candidate: Side, reference: Side) -> str:
@@ -308,15 +310,15 @@ class BothSides:
             return _refusal("backward: the CPU", err)
         return ""
 
-    def _send_back(self, side: Side, noise: torch.Generator | None = None) -> None:
+    def _send_back(self, side: Side, noise: _Noise | None = None) -> None:
         sent = [
             None if gradient is None else gradient.to(output.dtype, copy=noise is not None)
             for gradient, output in zip(self.sent, side.outputs, strict=True)
         ]
-        if noise is not None and self._is_noisy_inside:
+        if noise is not None and noise.moves_inputs:
             for gradient in sent:
                 if gradient is not None:
-                    disturb(gradient, self.unit, noise)
+                    disturb(gradient, self.unit, noise.generator)
         run_backward(side, sent, _CPU, self._watch.phase("reference"))
 
     # --- noise -------------------------------------------------------------------------------
@@ -328,15 +330,20 @@ class BothSides:
                 self._noise = self._make_noise()
         return self._noise
 
-    def _make_noise(self) -> list[Side]:
+    def _make_noise(self, *, inputs_only: bool = False) -> list[Side]:
         found = []
         generator = torch.Generator().manual_seed(self._seed)
         size = sum(tensor.numel() for tensor in self.inputs())
+        by_steps = self._is_noisy_inside
         for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
-            side = self._reference(generator)
+            mode: AbstractContextManager[Any] = nullcontext()
+            if not inputs_only:
+                mode = RoundingNoise(self._noisy_dtype, self.unit, generator, by_steps=by_steps)
+            noise = _Noise(generator, mode, inputs_only or by_steps)
+            side = self._reference(noise)
             if self.sent:
-                with self._noise_of(generator):
-                    self._send_back(side, generator)
+                with mode:
+                    self._send_back(side, noise)
             found.append(side)
         return found
 
@@ -361,6 +368,38 @@ class BothSides:
             # The CPU has no such kernel for this dtype; the noise stands alone.
             return []
         return [side]
+
+    def ill_conditioned_sides(self) -> list[Side]:
+        """Return runs of the reference whose inputs are off by a rounding error, and nothing else.
+
+        Of bfloat16 alone: for other dtypes the noisy runs do that, too.
+        """
+        if self._moved is None:
+            self._moved = []
+            if not self._is_noisy_inside:
+                with self._watch.phase("noise"):
+                    self._moved = self._make_noise(inputs_only=True)
+        return self._moved
+
+    def precise_side(self) -> Side | None:
+        """Return the reference in float64 where it was float32, which may itself be inexact.
+
+        From then on every other run of the reference has that precision, too.
+        """
+        if self._precise is None and self.is_raised and self._real is torch.float32:
+            self._real = torch.float64
+            try:
+                with self._watch.phase("noise"):
+                    side = self._reference()
+                    if self.sent:
+                        self._send_back(side)
+            except _REFUSALS:
+                # The CPU has no such kernel; float32 is the best there is.
+                self._real = torch.float32
+                self._precise = _NO_SIDE
+            else:
+                self._precise = side
+        return self._precise if self._precise is not _NO_SIDE else None
 
     def _rebuild(self, tensors: Sequence[torch.Tensor], device: torch.device) -> RebuiltCall:
         """Return the recorded call with other tensors, on another device."""
@@ -415,6 +454,17 @@ def _refusal(who: str, err: Exception) -> str:
     text = " ".join(str(err).split())
     short = text if len(text) <= 300 else text[:300] + "…"
     return f"{who} refuses the call: {type(err).__name__}: {short}"
+
+
+def _with_dtypes(call: RebuiltCall, change: Callable[[torch.dtype], torch.dtype]) -> RebuiltCall:
+    """Return a call with other dtypes among its arguments."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, torch.dtype) else value
+
+    return RebuiltCall(
+        call.function, map_leaves(call.args, changed), map_leaves(call.kwargs, changed)
+    )
 
 
 def _with_own_epsilon(

@@ -9,14 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import ConfigError, DumpError
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import PlannedCall, plan_calls
-from tensorprobe.precheck.pool import Order, run_orders
+from tensorprobe.precheck.pool import Answer, Order, run_orders
 from tensorprobe.precheck.results import ResultFiles, stamp_of
 from tensorprobe.records import Gap
 from tensorprobe.store import RankDump, open_dump
@@ -29,7 +29,7 @@ OnProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class CheckedLine:
-    """One call in the report: as in the result file, and how bad it is."""
+    """One call in the report: as in the result file, how bad it is, and what it took."""
 
     part: str
     name: str
@@ -37,6 +37,7 @@ class CheckedLine:
     backward: str
     message: str
     excess: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -154,9 +155,10 @@ def precheck_dump(
             orders, settings, devices=list(devices) or ["auto"], jobs=jobs, timeout=timeout
         )
         # Closed at once on any error: workers must not outlive it.
-        for done, (order, result) in enumerate(
+        for done, (order, answer) in enumerate(
             stack.enter_context(closing(results)), total - len(orders) + 1
         ):
+            result = _result_of(order, answer)
             checked[order.part].add(result)
             seconds[0] += result.device_seconds
             seconds[1] += result.reference_seconds
@@ -174,6 +176,12 @@ def precheck_dump(
         seconds[1],
         dict(phases),
     )
+
+
+def _result_of(order: Order, answer: Answer) -> CallResult:
+    if answer.found is None:
+        return CallResult(order.name, "error", message=answer.loss, excess=float("inf"))
+    return CallResult.from_json(answer.found)
 
 
 class _Part:
@@ -212,10 +220,7 @@ class _Part:
             if call.stands_for > 1:
                 note = f"stands for {call.stands_for} calls that differ in values alone"
                 message = f"{message}; {note}" if message else note
-            ready = CallResult(
-                ready.name, ready.forward, ready.backward, message, ready.rows, ready.excess
-            )
-            self.files.write(call.shown, ready)
+            self.files.write(call.shown, replace(ready, message=message))
             self.lines.append(
                 CheckedLine(
                     self.dump.label,
@@ -224,6 +229,7 @@ class _Part:
                     ready.backward,
                     message,
                     ready.excess,
+                    ready.phases,
                 )
             )
 

@@ -74,7 +74,7 @@ def run_forward(
     }
     before: list[torch.Tensor] = []
     if seed is not None:
-        torch.manual_seed(seed)
+        _seed(seed, device)
         before = _random_state(device)
     with around or nullcontext(), torch.set_grad_enabled(with_gradients):
         if copies_leaves and leaves:
@@ -157,6 +157,18 @@ def _outputs_of(result: Any) -> list[torch.Tensor]:
             for number in numbers
         ]
     return []
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Set the random numbers of the CPU and of one device.
+
+    `torch.manual_seed` also leaves an order, with the stack, for every kind of device that is not
+    in use: most of the time that a check of a small call takes.
+    """
+    torch.default_generator.manual_seed(seed)
+    module: Any = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(module, "manual_seed_all"):
+        module.manual_seed_all(seed)
 
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:

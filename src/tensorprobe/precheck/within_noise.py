@@ -83,9 +83,8 @@ def lies_within_noise(
     count = sides[0].numel()
     rounding = limits.unit * math.sqrt(sums.squares) + tiniest * math.sqrt(count)
     spread = math.sqrt(max(sums.moved))
-    # Half a unit in the last place, evenly spread, has this root mean square.
-    spread = max(spread, rounding / math.sqrt(3))
-    if math.sqrt(sums.error) > limits.factor * spread:
+    # Its own last rounding is no matter of chance: it is not larger than that.
+    if math.sqrt(sums.error) > rounding + limits.factor * spread:
         return False
     room = _Room(
         max(_ELEMENT_NOISE, limits.factor), spread / math.sqrt(count), limits.unit, tiniest

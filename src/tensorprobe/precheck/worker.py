@@ -2,6 +2,8 @@
 
     python -m tensorprobe.precheck.worker READ WRITE
 
+`serve` is the loop of every such process, whatever it does with a call.
+
 Two pipes carry JSON lines. In: one line of settings, then names. Out: `{"ready": true}` or
 `{"failed": …}`, then a line for each name, and `{"bye": true}` before it ends by itself.
 """
@@ -15,14 +17,35 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-__all__ = ["main"]
+__all__ = ["Task", "serve", "use_device", "warm_up"]
+
+Answer = dict[str, Any]
 
 
-def main(read_end: int, write_end: int) -> None:
-    """Check calls until there are no more names or the device is lost."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker does with its orders.
+
+    Attributes:
+        prepare: given an order, returns what answers it; that is called when its turn has come.
+        is_alive: whether the next order can be taken; after some errors a device never answers.
+    """
+
+    prepare: Callable[[dict[str, str]], Callable[[], Answer]]
+    is_alive: Callable[[], bool]
+
+
+def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
+    """Answer orders until there are no more or the device is lost.
+
+    Args:
+        make_task: given the settings, returns what is done with an order.
+    """
+    read_end, write_end = int(sys.argv[1]), int(sys.argv[2])
     with (
         os.fdopen(read_end, "rb", buffering=0) as orders,
         os.fdopen(write_end, "w") as answers,
@@ -34,14 +57,14 @@ def main(read_end: int, write_end: int) -> None:
         from tensorprobe.errors import TensorprobeError
 
         try:
-            check, is_alive = _prepare(settings)
+            task = make_task(settings)
         except (TensorprobeError, RuntimeError, ImportError) as err:
-            _say(answers, {"failed": f"{err}"})
+            _say(answers, {"failed": f"{err}", "kind": type(err).__name__})
             return
         _say(answers, {"ready": True})
-        for answer in check(_Arriving(orders)):
+        for answer in _answer_all(_Arriving(orders), task):
             _say(answers, answer)
-            if not is_alive():
+            if not task.is_alive():
                 break
         _say(answers, {"bye": True})
 
@@ -76,7 +99,21 @@ class _Arriving:
         self._lines.extend(lines)
 
 
-def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
+def _answer_all(orders: _Arriving, task: Task) -> Iterator[Answer]:
+    """Answer one order after the other; what the next one needs is read meanwhile."""
+    order = orders.take()
+    waiting = None if order is None else task.prepare(order)
+    while waiting is not None:
+        order = orders.take_arrived()
+        following = None if order is None else task.prepare(order)
+        yield waiting()
+        if following is None:
+            order = orders.take()
+            following = None if order is None else task.prepare(order)
+        waiting = following
+
+
+def _check_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.precheck.checker import Checker
@@ -86,11 +123,12 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
 
     torch.set_num_threads(settings["threads"])
     import_modules(tuple(settings["imports"]))
-    device = _device(settings["device"])
+    device = use_device(settings["device"])
     if settings["jit_compile"] is not None and device.type == "npu":
         # The switch of that device's own compiler; it must be as it was while training.
         accelerator: Any = torch.npu  # type: ignore[attr-defined]
         accelerator.set_compile_mode(jit_compile=settings["jit_compile"])
+    warm_up(device)
     reader = ThreadPoolExecutor(1, thread_name_prefix="tensorprobe")
     parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
     checkers = {
@@ -105,12 +143,12 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
         for path, part in parts.items()
     }
 
-    def prepare(order: dict[str, str]) -> Callable[[], dict[str, Any]]:
+    def prepare(order: dict[str, str]) -> Callable[[], Answer]:
         checker = checkers[order["part"]]
         prepared = checker.prepare(order["name"])
         prepared.read_ahead(reader)
 
-        def check_it() -> dict[str, Any]:
+        def check_it() -> Answer:
             try:
                 result = checker.check(prepared)
             except Exception as err:  # noqa: BLE001 - it becomes the call's verdict
@@ -119,19 +157,6 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
             return result.as_json()
 
         return check_it
-
-    def check(orders: _Arriving) -> Iterator[dict[str, Any]]:
-        """Check one call after the other; the files of the next are read meanwhile."""
-        order = orders.take()
-        waiting = None if order is None else prepare(order)
-        while waiting is not None:
-            order = orders.take_arrived()
-            following = None if order is None else prepare(order)
-            yield waiting()
-            if following is None:
-                order = orders.take()
-                following = None if order is None else prepare(order)
-            waiting = following
 
     def is_alive() -> bool:
         """Whether the device still answers; after some errors it never does again."""
@@ -144,10 +169,10 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
             return False
         return True
 
-    return check, is_alive
+    return Task(prepare, is_alive)
 
 
-def _device(name: str) -> Any:
+def use_device(name: str) -> Any:
     """Return the device, after a first number was put on it; `auto` is what there is.
 
     Raises:
@@ -171,10 +196,19 @@ def _device(name: str) -> Any:
     return device
 
 
+def warm_up(device: Any) -> None:
+    """Let torch set up what every process sets up once, so that no call has to pay for it."""
+    import torch
+
+    for place in {torch.device("cpu"), device}:
+        rows = torch.ones(4, 4, device=place, requires_grad=True)
+        torch.autograd.grad((rows @ rows).sum(), rows)
+
+
 def _say(answers: TextIO, message: dict[str, Any]) -> None:
     answers.write(json.dumps(message) + "\n")
     answers.flush()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    serve(_check_calls)
