@@ -183,7 +183,7 @@ def test_where_float32_is_inexact_itself_float64_decides(capture: Capture) -> No
         torch.polygamma(3, given).backward()
 
     result = only(check(capture(run)), "polygamma")
-    assert result.backward == "pass", result
+    assert result.backward in ("pass", "warning"), result
     row = next(row for row in result.rows if "backward" in row.name)
     assert row.reference_dtype == "torch.float64"
 

@@ -110,3 +110,15 @@ def test_neighbours_of_the_right_numbers_are_a_warning() -> None:
     near = judge_output(rounded + step, truth, length=1)
     assert near.verdict == "warning" and "neighbour" in near.message
     assert judge_output(rounded + 2 * step, truth, length=1).verdict == "error"
+
+
+def test_a_sum_that_is_kept_in_a_half_is_a_warning_and_a_wrong_factor_is_not() -> None:
+    terms = randn(64, 500).to(torch.bfloat16)
+    total = torch.zeros(500, dtype=torch.bfloat16)
+    for term in terms:
+        total += term
+    truth = terms.double().sum(0)
+    judgement = judge_output(total, truth, length=64)
+    assert judgement.verdict == "warning" and "a sum that is kept in" in judgement.message
+    scaled = (truth * 1.01).to(torch.bfloat16)
+    assert judge_output(scaled, truth, length=64).verdict == "error"

@@ -3,6 +3,7 @@
     equal ─► pass
     within the tolerance of its dtype and reduction length ─► pass
     else: no element further off than the next number of its dtype ─► warning
+    else: as sums that are kept in a half would be, and not larger or smaller as a whole ─► warning
     else: as far off as rounding noise moves the precise result ─► warning, else error
 
 The limits of the older tools (cosine over 0.99; 99.9 % of the elements of float16 and bfloat16
@@ -56,6 +57,11 @@ _MOST_ROUNDINGS = 64.0
 # Sums of halves are kept in float32.
 _SUM_UNIT = 2.0**-24
 _WIDEST = 2e-4
+# How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
+_OWN_SUM = 0.6
+_MOST_OWN_SUM = 4.0
+# In fewer elements errors do not cancel.
+_MANY = 16
 # One element may be this many times as far off as the whole.
 _ELEMENT = 4.0
 # A result may be this many times as far from the precise one as rounding noise moves that.
@@ -155,6 +161,8 @@ def judge_output(
     if numbers.ulp_max is not None and numbers.ulp_max <= 1 and numbers.distance is not None:
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
+    if _is_own_sum(dtype, numbers, length):
+        return judgement("warning", why, missed, f"a sum that is kept in {dtype} explains it")
     if _is_noise(candidate, reference, dtype, noise):
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
     return judgement("error", why, missed)
@@ -200,6 +208,23 @@ def _excess(numbers: OutputNumbers, limit: float) -> float:
     if numbers.distance is None:
         return math.inf
     return max(numbers.distance / limit, numbers.worst / (_ELEMENT * limit))
+
+
+def _is_own_sum(dtype: torch.dtype, numbers: OutputNumbers, length: int) -> bool:
+    """Whether errors are those of sums that were rounded to a half after each addition.
+
+    Some kernels keep them so, as those of embeddings' gradients do on the CPU. Such errors point
+    both ways: a result that is too large or too small as a whole is no such sum.
+    """
+    pair, unit = numbers.pair, rounding_unit(dtype)
+    if dtype not in _ROUNDINGS or pair.count < _MANY or numbers.distance is None:
+        return False
+    walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
+    if _excess(numbers, (_ROUNDINGS[dtype] + walk) * unit) > 1.0:
+        return False
+    size = pair.reference_squares
+    drift = abs(pair.dot / size - 1) if size else math.inf
+    return drift <= _LEAST_DRIFT[dtype] * unit
 
 
 def _missed_limits(dtype: torch.dtype, numbers: OutputNumbers) -> str:
