@@ -6,7 +6,7 @@ setup(
     ext_modules=[
         Extension(
             "tensorprobe.metrics._kernel",
-            ["src/tensorprobe/metrics/_kernel.c", "src/tensorprobe/metrics/_pair.c"],
+            [f"src/tensorprobe/metrics/{name}.c" for name in ("_kernel", "_pair", "_errors")],
             depends=["src/tensorprobe/metrics/_kernel.h", "src/tensorprobe/metrics/_pair_lanes.h"],
             # The stable ABI: one build serves every Python from 3.10 on.
             py_limited_api=True,

@@ -389,6 +389,7 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     )
     add("--step", type=int, metavar="N", help="only this step")
     add("--rank", type=int, metavar="N", help="only this rank")
+    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (300)")
     overflow.set_defaults(run=_overflow)
 
 
@@ -452,6 +453,7 @@ def _overflow(arguments: argparse.Namespace) -> int:
         imports=tuple(arguments.imports or ()),
         step=arguments.step,
         rank=arguments.rank,
+        timeout=arguments.timeout,
     )
 
 
