@@ -19,12 +19,13 @@ setup(
             Extension(
                 f"tensorprobe.{name}",
                 [f"src/tensorprobe/{name.replace('.', '/')}.c"],
+                depends=["src/tensorprobe/_digits.h"],
                 py_limited_api=True,
                 define_macros=[("Py_LIMITED_API", "0x030A0000")],
                 extra_compile_args=["-O3"],
                 optional=True,
             )
-            for name in ("_crc32", "report._row_text", "store._leaf_walk")
+            for name in ("_crc32", "compare._plain_rows", "report._row_text", "store._leaf_walk")
         ),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.match import Pair
+from tensorprobe.compare.pairs import Pair
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import DumpError
 from tensorprobe.metrics.pair import (
