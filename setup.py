@@ -25,7 +25,13 @@ setup(
                 extra_compile_args=["-O3"],
                 optional=True,
             )
-            for name in ("_crc32", "compare._plain_rows", "report._row_text", "store._leaf_walk")
+            for name in (
+                "_crc32",
+                "compare._plain_rows",
+                "report._row_text",
+                "store._leaf_walk",
+                "store._zip_open",
+            )
         ),
     ],
 )

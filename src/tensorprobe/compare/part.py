@@ -36,7 +36,7 @@ from tensorprobe.store import RankDump
 
 __all__ = ["PartComparison", "PartFiles", "mode_of"]
 
-_PAIRS_AT_ONCE = 512
+_PAIRS_AT_ONCE = 4096
 # Fewer calls than these cannot fill a sheet, so their rows need no counting beforehand.
 _CALLS_PER_SHEET = 20_000
 _CALLS_TO_SEE = 200
