@@ -19,6 +19,7 @@ setup(
             Extension(
                 f"tensorprobe.{name}",
                 [f"src/tensorprobe/{name.replace('.', '/')}.c"],
+                depends=["src/tensorprobe/_digits.h"],
                 py_limited_api=True,
                 define_macros=[("Py_LIMITED_API", "0x030A0000")],
                 extra_compile_args=["-O3"],
@@ -28,9 +29,11 @@ setup(
                 "_crc32",
                 "capture._drafts",
                 "capture._graph",
+                "compare._plain_rows",
                 "report._row_text",
                 "store._entry_text",
                 "store._leaf_walk",
+                "store._zip_open",
                 "summary._launch",
             )
         ),

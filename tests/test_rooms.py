@@ -27,6 +27,7 @@ GROUND = {
     "cores",
     "crc32",
     "overflow_rule",
+    "powers_of_ten",
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
@@ -42,12 +43,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cores": set(),
     "crc32": {"compiled", "cores"},
     "overflow_rule": {"errors", "names"},
+    "powers_of_ten": set(),
     "config": {"errors", "textfile"},
     "metrics": {"cores", "errors", "dtypes", "tensor_data"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
-    "report": {"compiled", "errors", "new_file", "records"},
+    "report": {"compiled", "errors", "new_file", "powers_of_ten", "records"},
     "compare": GROUND | {"store", "metrics", "report"},
     "precheck": GROUND | {"summary", "store", "metrics", "report"},
     "blame": GROUND | {"compare", "precheck", "store", "metrics", "report"},

@@ -49,6 +49,8 @@ def examine() -> list[Finding]:
         _examine_kernel(),
         _examine_compiled("compiled checksum", CRC32_MODULE),
         _examine_compiled("compiled reader", "tensorprobe.store._leaf_walk"),
+        _examine_compiled("compiled opener", "tensorprobe.store._zip_open"),
+        _examine_compiled("compiled row maker", "tensorprobe.compare._plain_rows"),
         _examine_compiled("compiled row writer", "tensorprobe.report._row_text"),
         _examine_package("numpy", "needed for everything"),
         _examine_package("jiter", "dump.json is read with the standard library, four times slower"),

@@ -10,7 +10,7 @@ import pytest
 from small_dumps import call, compare_rows, tensor, write_dump
 
 from tensorprobe.compare.highlight import Highlighter
-from tensorprobe.compare.rows import CallRows, Row
+from tensorprobe.compare.pairs import CallRows, Row
 from tensorprobe.report.compare_columns import Mode, columns_of
 
 

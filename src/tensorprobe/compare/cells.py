@@ -15,6 +15,7 @@ __all__ = [
     "number_cell",
     "requires_grad_cell",
     "shape_cell",
+    "shape_text",
 ]
 
 UNMATCHED = "N/A"
@@ -50,14 +51,15 @@ def dtype_cell(leaf: Leaf) -> str:
 def shape_cell(leaf: Leaf) -> str:
     """Return the shape as torch prints it."""
     if leaf.kind == "tensor":
-        return _shape_text(leaf.shape)
+        return shape_text(leaf.shape)
     if leaf.kind == "none":
         return "None"
-    return "(3,)" if leaf.kind == "slice" else _shape_text(leaf.shape)
+    return "(3,)" if leaf.kind == "slice" else shape_text(leaf.shape)
 
 
 @lru_cache(maxsize=100_000)
-def _shape_text(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Return the text of a shape."""
     return str(list(shape))
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare.rows import CallRows
+from tensorprobe.compare.pairs import CallRows
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, is_saved_value, is_uninitialised, parse_call
 from tensorprobe.records import CallRecord

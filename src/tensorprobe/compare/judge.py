@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from tensorprobe.report.row_text import number_texts
 from tensorprobe.store.leaves import Leaf
 
 __all__ = [
@@ -24,7 +17,6 @@ __all__ = [
     "NO_CANDIDATE_FILE",
     "StatisticsDifference",
     "difference_of",
-    "differences_of_all",
     "reaches_accuracy",
 ]
 
@@ -47,65 +39,13 @@ class StatisticsDifference(NamedTuple):
     Attributes:
         cells: the four differences, then the four relative errors.
         is_far: whether a relative error is too large.
-        is_plain: whether all numbers of both sides are finite.
         is_unlike: whether a number is finite on one side alone, or infinite with another sign; the
             seeds' tables have no word for it, but such a value does not pass.
     """
 
     cells: list[Any]
     is_far: bool
-    is_plain: bool
-    is_unlike: bool = False
-
-
-def differences_of_all(pairs: Sequence[tuple[Leaf, Leaf]]) -> list[StatisticsDifference]:
-    """Subtract the statistics of each reference from those of its candidate."""
-    results: list[StatisticsDifference | None] = [None] * len(pairs)
-    plain = [number for number, pair in enumerate(pairs) if _has_floats(*pair)]
-    if plain:
-        # Nearly all rows are of this kind: one pass of numpy over many of them.
-        ours = _table(pairs[number][0] for number in plain)
-        theirs = _table(pairs[number][1] for number in plain)
-        with np.errstate(all="ignore"):
-            differences = ours - theirs
-            relatives = np.abs(differences / theirs)
-        usable: list[bool] = np.all(np.isfinite(relatives), axis=1).tolist()
-        far: list[bool] = np.any(relatives > _LARGEST_RELATIVE_ERROR, axis=1).tolist()
-        shown = differences.tolist()
-        percents = number_texts((relatives * 100).ravel().tolist(), "%")
-        for row, number in enumerate(plain):
-            if usable[row]:
-                cells = shown[row]
-                cells += percents[4 * row : 4 * row + 4]
-                results[number] = _make_difference((cells, far[row], True, False))
-    return [
-        difference_of(*pair) if result is None else result
-        for pair, result in zip(pairs, results, strict=True)
-    ]
-
-
-# The constructor that a NamedTuple writes in Python takes twice as long.
-_make_difference: Callable[[tuple[Any, ...]], StatisticsDifference] = partial(
-    tuple.__new__, StatisticsDifference
-)
-
-
-def _has_floats(ours: Leaf, theirs: Leaf) -> bool:
-    return (
-        type(ours[4]) is float
-        and type(theirs[4]) is float
-        and type(ours[5]) is float
-        and type(theirs[5]) is float
-        and type(ours[6]) is float
-        and type(theirs[6]) is float
-        and type(ours[7]) is float
-        and type(theirs[7]) is float
-    )
-
-
-def _table(leaves: Iterable[Leaf]) -> npt.NDArray[np.float64]:
-    numbers = chain.from_iterable(leaf[4:8] for leaf in leaves)
-    return np.fromiter(numbers, np.float64).reshape(-1, 4)
+    is_unlike: bool
 
 
 def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
@@ -140,7 +80,7 @@ def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
         else:
             relatives.append(f"{relative * 100}%")
             is_far = is_far or relative > _LARGEST_RELATIVE_ERROR
-    return StatisticsDifference(differences + relatives, is_far, False, is_unlike)
+    return StatisticsDifference(differences + relatives, is_far, is_unlike)
 
 
 def _are_unlike(ours: float, theirs: float) -> bool:

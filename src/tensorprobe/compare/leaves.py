@@ -10,7 +10,7 @@ import functools
 
 from tensorprobe.store.leaves import Leaf
 
-__all__ = ["row_name", "state_of"]
+__all__ = ["row_name", "state_at", "state_of"]
 
 
 def row_name(call: str, leaf: Leaf) -> str:
@@ -27,12 +27,13 @@ def row_name(call: str, leaf: Leaf) -> str:
 
 def state_of(leaf: Leaf) -> str:
     """Say what a value is to its call: input, parameters, output or, for the rest, value."""
-    return _state_at(leaf.place)
+    return state_at(leaf.place)
 
 
 # A million values stand at a few places.
 @functools.lru_cache(maxsize=4096)
-def _state_at(place: str) -> str:
+def state_at(place: str) -> str:
+    """Say what the value at a place is to its call."""
     section = place.partition(".")[0]
     if section == "kwargs":
         return "input"

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from tensorprobe.compare.align import align_names
 from tensorprobe.compare.gradient_order import argument_order
 from tensorprobe.compare.leaves import row_name
+from tensorprobe.compare.pairs import MatchedCall, Pair
+from tensorprobe.compare.plain_rows import load_plain_rows
 from tensorprobe.names import other_gradients_name, without_number
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import CallLeaves, Leaf
@@ -33,22 +35,6 @@ _MOST_SUGGESTIONS = 1_000
 _NO_CALL = "the reference has no such call"
 _NO_CANDIDATE_CALL = "the candidate has no such call"
 _NOT_THERE = "the mapping names it, but the dump does not have it"
-
-
-class Pair(NamedTuple):
-    """A value of the candidate and its partner, which may be of another call."""
-
-    candidate: Leaf
-    reference: Leaf | None
-    reference_call: str
-    is_transposed: bool = False
-
-
-class MatchedCall(NamedTuple):
-    """One call of the candidate with its values' partners."""
-
-    name: str
-    pairs: list[Pair]
 
 
 class UnmatchedNote(NamedTuple):
@@ -100,6 +86,7 @@ class Matcher:
         self._by_kind: dict[str, dict[str, list[str]]] = {}
         self._searches = 0
         tools = {candidate.info.tool, reference.info.tool}
+        self._plain = load_plain_rows()
         self._orders_differ = tools == {"tensorprobe", "msprobe"}
 
     def calls(self) -> Iterator[MatchedCall]:
@@ -149,7 +136,11 @@ class Matcher:
     def _pairs(self, call: CallLeaves, partner: CallLeaves | None) -> list[Pair]:
         if partner is not None and not self._mapping and not self._orders_differ:
             ours, theirs, name = call.leaves, partner.leaves, partner.name
-            if len(ours) == len(theirs) and all(map(_are_alike, ours, theirs)):
+            if self._plain is not None:
+                pairs = self._plain.alike_pairs(ours, theirs, name)
+                if pairs is not None:
+                    return pairs
+            elif len(ours) == len(theirs) and all(map(_are_alike, ours, theirs)):
                 return [_make_pair((*both, name, False)) for both in zip(ours, theirs, strict=True)]
         return self._unlike_pairs(call, partner)
 

@@ -7,12 +7,11 @@ pairs ─► which files are they? (one file, equal checksums and pairs seen bef
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.match import Pair
+from tensorprobe.compare.pairs import Pair
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import DumpError
 from tensorprobe.metrics.pair import (
@@ -113,11 +112,11 @@ class Measurer:
         """Say which two files these are, under whatever names; None where one is missing."""
         ours, theirs = _names_of(pair)
         try:
-            first = os.stat(self._candidate.data_file(ours))
-            second = os.stat(self._reference.data_file(theirs))
+            first = self._candidate.identify_file(ours)
+            second = self._reference.identify_file(theirs)
         except (DumpError, OSError, ValueError):
             return None
-        return (first.st_dev, first.st_ino), (second.st_dev, second.st_ino), pair.is_transposed
+        return first, second, pair.is_transposed
 
     def _source(self, key: _Files | int, pair: Pair) -> PairSource:
         ours, theirs = _names_of(pair)

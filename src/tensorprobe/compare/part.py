@@ -18,12 +18,12 @@ from tensorprobe.compare.advise import Failure, advise
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
-from tensorprobe.compare.judge import differences_of_all
-from tensorprobe.compare.match import MatchedCall, Matcher, Pair
-from tensorprobe.compare.measure import Measurer, bytes_of
+from tensorprobe.compare.match import Matcher
+from tensorprobe.compare.measure import Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
+from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
 from tensorprobe.compare.result import PartResult, Tally
-from tensorprobe.compare.rows import CallRows, Row, RowMaker, is_recorded, wants_data
+from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table
 from tensorprobe.names import is_overwritten, is_uninitialised
 from tensorprobe.records import Gap
@@ -36,16 +36,17 @@ from tensorprobe.store import RankDump
 
 __all__ = ["PartComparison", "PartFiles", "mode_of"]
 
-_PAIRS_AT_ONCE = 512
+_PAIRS_AT_ONCE = 4096
 # Fewer calls than these cannot fill a sheet, so their rows need no counting beforehand.
 _CALLS_PER_SHEET = 20_000
 _CALLS_TO_SEE = 200
+_CALLS_PER_TELL = 500
 _SHOWN_NOTES = 20
 _WITH_DATA = frozenset(("tensor", "overflow_check"))
 
 
-# Gives, for a window of calls, what comes with each of their pairs.
-_Results: TypeAlias = Callable[[list[MatchedCall]], Iterator[Any]]
+# Gives, for a window of calls, what was measured of each of their pairs.
+_Results: TypeAlias = Callable[[list[MatchedCall]], Iterator[Measured]]
 
 
 class PartFiles(NamedTuple):
@@ -224,17 +225,22 @@ class PartComparison:
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
-        results_of = {"tensor": self._measuring, "statistics": _subtracting, "md5": _nothing}
-        make_results = results_of[self.mode]()
-        progress = None if self.mode == "tensor" else self._options.progress
-        total, done = len(self._pair.candidate), 0
-        for window in _windows(self._matcher.calls()):
-            results = make_results(window)
-            for call in window:
-                yield maker.make(call, results)
-            done += len(window)
-            if progress is not None:
+        if self.mode == "tensor":
+            measure = self._measuring()
+            for window in _windows(self._matcher.calls()):
+                results = measure(window)
+                for call in window:
+                    yield maker.make(call, results)
+            return
+        # One call after the other: what is made of it dies in the processor's cache.
+        progress, total = self._options.progress, len(self._pair.candidate)
+        nothing: Iterator[Measured] = iter(())
+        for done, call in enumerate(self._matcher.calls()):
+            if progress is not None and done % _CALLS_PER_TELL == 0:
                 progress("calls", done, total)
+            yield maker.make(call, nothing)
+        if progress is not None:
+            progress("calls", total, total)
 
     def _measuring(self) -> _Results:
         progress = self._options.progress
@@ -243,22 +249,6 @@ class PartComparison:
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )
-
-
-def _subtracting() -> _Results:
-    return lambda window: iter(
-        differences_of_all(
-            [
-                (pair.candidate, pair.reference)
-                for pair in _pairs_of(window)
-                if pair.reference is not None
-            ]
-        )
-    )
-
-
-def _nothing() -> _Results:
-    return lambda window: iter(())
 
 
 def _pairs_of(window: list[MatchedCall]) -> Iterator[Pair]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from tensorprobe.compare.cells import (
     UNMATCHED,
@@ -25,12 +25,13 @@ from tensorprobe.compare.judge import (
     NO_BENCH,
     NO_BENCH_FILE,
     NO_CANDIDATE_FILE,
-    StatisticsDifference,
+    difference_of,
     reaches_accuracy,
 )
 from tensorprobe.compare.leaves import row_name, state_of
-from tensorprobe.compare.match import MatchedCall, Pair
 from tensorprobe.compare.measure import UNSUPPORTED, Measured
+from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
+from tensorprobe.compare.plain_rows import load_plain_rows
 from tensorprobe.names import is_forward
 from tensorprobe.report.compare_columns import Mode
 from tensorprobe.report.table import Cell
@@ -38,27 +39,6 @@ from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
 
 __all__ = ["CallRows", "Row", "RowMaker", "is_recorded", "wants_data"]
-
-
-class Row(NamedTuple):
-    """One row: its cells, what the value is to its call, and how it was judged.
-
-    Attributes:
-        cells: in the order of the columns.
-        state: input, parameters, output or value.
-        verdict: passed, failed, unmatched, or open where nothing can be said.
-    """
-
-    cells: list[Cell]
-    state: str
-    verdict: str
-
-
-class CallRows(NamedTuple):
-    """The rows of one call of the candidate."""
-
-    name: str
-    rows: list[Row]
 
 
 def is_recorded(leaf: Leaf) -> bool:
@@ -74,6 +54,7 @@ def wants_data(pair: Pair) -> bool:
     )
 
 
+_NOTHING: Iterator[Any] = iter(())
 _Make: TypeAlias = Callable[[str, Pair, Iterator[Any]], tuple[list[Cell], str]]
 
 
@@ -97,30 +78,36 @@ class RowMaker:
         }
         self._make = makers[mode]
         self._has_data_name = mode == "tensor"
+        self._plain = load_plain_rows() if mode == "statistics" else None
 
     def make(self, call: MatchedCall, results: Iterator[Any]) -> CallRows:
         """Make the rows of a call.
 
         Args:
             call: the call.
-            results: the next of every pair that has a result: of real data what was measured, of
-                statistics their difference.
+            results: of real data, what was measured, for every pair that `wants_data`.
         """
-        rows = []
         stack = self._stack_text(call.name) if self._stacks is not None else None
-        for pair in call.pairs:
-            leaf = pair.candidate
-            if not is_recorded(leaf):
-                continue
-            name = row_name(call.name, leaf)
-            cells, verdict = self._make(name, pair, results)
-            if stack is not None:
-                cells.append(stack)
+        if self._plain is not None:
+            rows = self._plain.statistics_rows(call.name, call.pairs, self._row)
+        else:
+            made = (self._row(call.name, pair, results) for pair in call.pairs)
+            rows = [row for row in made if row is not None]
+        if stack is not None:
+            for row in rows:
+                row.cells.insert(-1 if self._has_data_name else len(row.cells), stack)
                 stack = "N/A"
-            if self._has_data_name:
-                cells.append(_data_names(pair))
-            rows.append(_make_row((cells, state_of(leaf), verdict)))
         return CallRows(call.name, rows)
+
+    def _row(self, call: str, pair: Pair, results: Iterator[Measured] = _NOTHING) -> Row | None:
+        """Make the row of one pair; None for a value that gets none."""
+        leaf = pair.candidate
+        if not is_recorded(leaf):
+            return None
+        cells, verdict = self._make(row_name(call, leaf), pair, results)
+        if self._has_data_name:
+            cells.append(_data_names(pair))
+        return _make_row((cells, state_of(leaf), verdict))
 
     def _stack_text(self, name: str) -> str:
         if self._stacks is None or not is_forward(name):
@@ -133,9 +120,7 @@ class RowMaker:
             self._stack_texts[id(frames)] = text
         return text
 
-    def _statistics_row(
-        self, name: str, pair: Pair, results: Iterator[StatisticsDifference]
-    ) -> tuple[list[Cell], str]:
+    def _statistics_row(self, name: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], str]:
         ours, theirs = pair.candidate, pair.reference
         cells, is_consistent = _first_cells(name, pair)
         if theirs is None:
@@ -143,13 +128,8 @@ class RowMaker:
             cells += (*_EIGHT_UNMATCHED, *_numbers(ours), *_FOUR_UNMATCHED)
             cells += (is_consistent, UNMATCHED, message)
             return cells, "unmatched"
-        difference, is_far, is_plain, is_unlike = next(results)
-        cells += difference
-        if is_plain:
-            cells += ours[4:8]
-            cells += theirs[4:8]
-        else:
-            cells += (*_numbers(ours), *_numbers(theirs))
+        difference, is_far, is_unlike = difference_of(ours, theirs)
+        cells += (*difference, *_numbers(ours), *_numbers(theirs))
         message = NEEDS_CHECK if is_far else ""
         if not is_consistent:
             message += GRAD_INCONSISTENT

@@ -79,6 +79,8 @@ def find_place(layout: PairLayout, index: int) -> int:
     >>> find_place(layout, 1)
     2
     """
+    if len(layout.shape) == 1 and not layout.flipped[0]:
+        return index
     places = [0] * len(layout.shape)
     for axis, place in zip(layout.axes, np.unravel_index(index, layout.turned), strict=True):
         places[axis] = int(place)

@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tensorprobe.cores import count_cores
@@ -24,6 +25,8 @@ __all__ = ["MeasuredPair", "PairSource", "is_same_file", "measure_pairs"]
 
 # A pair of this size is worth more than one thread, whatever the others do.
 _SHARE_BYTES = 128 << 20
+# Handing over work and waking up whoever waits for it takes as long as measuring a small pair.
+_PAIRS_PER_TASK = 4
 
 
 class PairSource(NamedTuple):
@@ -84,16 +87,17 @@ def measure_pairs(pairs: Iterable[PairSource], *, threads: int = 0) -> Iterator[
         for pair in pairs:
             yield _measure(pair, 1)
         return
-    window: deque[Future[MeasuredPair]] = deque()
+    window: deque[Future[list[MeasuredPair]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe")
+    rest = iter(pairs)
     try:
-        for pair in pairs:
-            window.append(pool.submit(_measure, pair, workers))
+        while some := list(islice(rest, _PAIRS_PER_TASK)):
+            window.append(pool.submit(_measure_some, some, workers))
             # A few more than work at the moment, so that nobody waits for the slowest.
-            if len(window) > 4 * workers:
-                yield window.popleft().result()
+            if len(window) >= 2 * workers:
+                yield from window.popleft().result()
         while window:
-            yield window.popleft().result()
+            yield from window.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -109,6 +113,10 @@ def is_same_file(candidate: str | os.PathLike[str], reference: str | os.PathLike
     except (OSError, ValueError):
         # Whoever loads it says what is wrong with it.
         return False
+
+
+def _measure_some(pairs: list[PairSource], workers: int) -> list[MeasuredPair]:
+    return [_measure(pair, workers) for pair in pairs]
 
 
 def _measure(pair: PairSource, workers: int) -> MeasuredPair:

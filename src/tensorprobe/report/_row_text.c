@@ -2,19 +2,17 @@
  *
  *     cells -> their text, one after the other, in a buffer that grows -> bytes
  *
- * A row of a result has a dozen numbers of seventeen digits, and Python takes a microsecond for each.
- * Here the shortest digits that read back as the same number are found by Schubfach (Raffaello
- * Giulietti, 2020) and laid out as Python's repr does. csv_table.py and xlsx_cells.py say what a
- * row is in Python; whatever is unusual about a row makes these functions answer None, and Python
- * writes it.
+ * A row of a result has a dozen numbers of seventeen digits, and Python takes a microsecond for each;
+ * _digits.h is faster. csv_table.py and xlsx_cells.py say what a row is in Python; whatever is
+ * unusual about a row makes these functions answer None, and Python writes it.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "../_digits.h"
 
 /* --- a buffer that grows ------------------------------------------------------------------------ */
 
@@ -66,149 +64,9 @@ static int put(Buffer *buffer, const char *text, size_t length)
 
 #define PUT(buffer, literal) put(buffer, literal, sizeof(literal) - 1)
 
-/* --- the digits of a double ---------------------------------------------------------------------- */
-
-#define LOWEST_POWER (-292)
-#define POWERS 617
-/* 10^k from k = -292 on, as 128 bits whose highest is set, rounded up; row_text.py computes them. */
-static uint64_t powers[POWERS][2];
-static int has_powers = 0;
-
-typedef struct {
-    uint64_t digits;
-    int exponent;
-} Decimal;
-
-static uint64_t high_product(uint64_t a, uint64_t b, uint64_t *low)
-{
-    uint64_t a1 = a >> 32, a0 = (uint32_t)a, b1 = b >> 32, b0 = (uint32_t)b;
-    uint64_t p00 = a0 * b0, p01 = a0 * b1, p10 = a1 * b0, p11 = a1 * b1;
-    uint64_t middle = (p00 >> 32) + (uint32_t)p01 + (uint32_t)p10;
-    *low = (middle << 32) | (uint32_t)p00;
-    return p11 + (p01 >> 32) + (p10 >> 32) + (middle >> 32);
-}
-
-/* The upper 64 bits of a product of 192, the last of them 1 if anything was lost. */
-static uint64_t round_to_odd(const uint64_t power[2], uint64_t factor)
-{
-    uint64_t low_low, low;
-    uint64_t carried = high_product(power[1], factor, &low_low);
-    uint64_t high = high_product(power[0], factor, &low);
-    low += carried;
-    high += low < carried;
-    return high | (low > 1);
-}
-
-static int floor_shift(int value, int bits)
-{
-    return value >= 0 ? value >> bits : -((-value + (1 << bits) - 1) >> bits);
-}
-
-static Decimal shortest(uint64_t fraction, int biased)
-{
-    uint64_t c = biased ? fraction | (UINT64_C(1) << 52) : fraction;
-    int q = (biased ? biased : 1) - 1075;
-    int is_even = (c & 1) == 0, is_closer_below = fraction == 0 && biased > 1;
-    uint64_t below = 4 * c - 2 + is_closer_below, at = 4 * c, above = 4 * c + 2;
-    int k = floor_shift(q * 1262611 - (is_closer_below ? 524031 : 0), 22);
-    int h = q + floor_shift(-k * 1741647, 19) + 1;
-    const uint64_t *power = powers[-k - LOWEST_POWER];
-    uint64_t lower = round_to_odd(power, below << h) + !is_even;
-    uint64_t middle = round_to_odd(power, at << h);
-    uint64_t upper = round_to_odd(power, above << h) - !is_even;
-    uint64_t s = middle / 4;
-    if (s >= 10) {
-        uint64_t tens = s / 10;
-        int down_fits = lower <= 40 * tens, up_fits = 40 * tens + 40 <= upper;
-        if (down_fits != up_fits)
-            return (Decimal){tens + up_fits, k + 1};
-    }
-    int down_fits = lower <= 4 * s, up_fits = 4 * s + 4 <= upper;
-    if (down_fits != up_fits)
-        return (Decimal){s + up_fits, k};
-    uint64_t half = 4 * s + 2;
-    return (Decimal){s + (middle > half || (middle == half && (s & 1))), k};
-}
-
-/* Write a finite double as Python's repr does, in at most 25 bytes; return how many. */
-static size_t write_double(char *out, double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, 8);
-    char *start = out;
-    if (bits >> 63)
-        *out++ = '-';
-    bits &= ~(UINT64_C(1) << 63);
-    if (bits == 0) {
-        memcpy(out, "0.0", 3);
-        return (size_t)(out + 3 - start);
-    }
-    Decimal found = shortest(bits & ((UINT64_C(1) << 52) - 1), (int)(bits >> 52));
-    while (found.digits % 10 == 0) {
-        found.digits /= 10;
-        found.exponent++;
-    }
-    char digits[20];
-    int count = 0;
-    for (uint64_t rest = found.digits; rest; rest /= 10)
-        digits[sizeof digits - ++count] = (char)('0' + rest % 10);
-    const char *first = digits + sizeof digits - count;
-    int point = count + found.exponent; /* the point stands after so many digits */
-    if (point <= -4 || point > 16) {
-        int exponent = point - 1;
-        *out++ = first[0];
-        if (count > 1) {
-            *out++ = '.';
-            memcpy(out, first + 1, (size_t)count - 1);
-            out += count - 1;
-        }
-        *out++ = 'e';
-        *out++ = exponent < 0 ? '-' : '+';
-        exponent = exponent < 0 ? -exponent : exponent;
-        if (exponent >= 100)
-            *out++ = (char)('0' + exponent / 100);
-        *out++ = (char)('0' + exponent / 10 % 10);
-        *out++ = (char)('0' + exponent % 10);
-    } else if (point <= 0) {
-        memcpy(out, "0.000", (size_t)(2 - point));
-        out += 2 - point;
-        memcpy(out, first, (size_t)count);
-        out += count;
-    } else if (point >= count) {
-        memcpy(out, first, (size_t)count);
-        memset(out + count, '0', (size_t)(point - count));
-        out += point;
-        memcpy(out, ".0", 2);
-        out += 2;
-    } else {
-        memcpy(out, first, (size_t)point);
-        out[point] = '.';
-        memcpy(out + point + 1, first + point, (size_t)(count - point));
-        out += count + 1;
-    }
-    return (size_t)(out - start);
-}
-
-static size_t write_whole(char *out, long long value)
-{
-    char digits[20];
-    int count = 0;
-    unsigned long long rest = value < 0 ? 0ULL - (unsigned long long)value : (unsigned long long)value;
-    do
-        digits[sizeof digits - ++count] = (char)('0' + rest % 10);
-    while (rest /= 10);
-    size_t sign = value < 0;
-    if (sign)
-        *out = '-';
-    memcpy(out + sign, digits + sizeof digits - count, (size_t)count);
-    return sign + (size_t)count;
-}
-
 /* --- rows ---------------------------------------------------------------------------------------- */
 
 typedef enum { FAILED = -1, UNUSUAL = 0, DONE = 1 } Outcome;
-
-static int is_finite(double value) { return value - value == 0; }
 
 static PyObject *cell_of(PyObject *row, Py_ssize_t index)
 {
@@ -443,58 +301,15 @@ static PyObject *sheet_row(PyObject *module, PyObject *arguments)
     return finish(&buffer, outcome);
 }
 
-/* Write the numbers of a list, each with the same ending; None unless all are finite floats. */
-static PyObject *float_texts(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    PyObject *numbers;
-    const char *ending;
-    Py_ssize_t ending_length;
-    if (!PyArg_ParseTuple(arguments, "O!s#", &PyList_Type, &numbers, &ending, &ending_length))
-        return NULL;
-    char out[64];
-    if (!has_powers || ending_length > 16)
-        return Py_NewRef(Py_None);
-    Py_ssize_t count = PyList_Size(numbers);
-    PyObject *texts = PyList_New(count);
-    for (Py_ssize_t index = 0; texts && index < count; index++) {
-        PyObject *number = PyList_GetItem(numbers, index);
-        double value = Py_IS_TYPE(number, &PyFloat_Type) ? PyFloat_AsDouble(number) : Py_HUGE_VAL;
-        if (!is_finite(value)) {
-            Py_DECREF(texts);
-            return Py_NewRef(Py_None);
-        }
-        size_t length = write_double(out, value);
-        memcpy(out + length, ending, (size_t)ending_length);
-        PyObject *text = PyUnicode_FromStringAndSize(out, (Py_ssize_t)length + ending_length);
-        if (!text || PyList_SetItem(texts, index, text)) {
-            Py_DECREF(texts);
-            return NULL;
-        }
-    }
-    return texts;
-}
-
 static PyObject *set_powers(PyObject *module, PyObject *table)
 {
     (void)module;
-    char *bytes;
-    Py_ssize_t length;
-    if (PyBytes_AsStringAndSize(table, &bytes, &length))
-        return NULL;
-    if (length != (Py_ssize_t)sizeof powers) {
-        PyErr_SetString(PyExc_ValueError, "the table of powers has another size");
-        return NULL;
-    }
-    memcpy(powers, bytes, sizeof powers);
-    has_powers = 1;
-    return Py_NewRef(Py_None);
+    return take_powers(table);
 }
 
 static PyMethodDef methods[] = {
     {"csv_row", csv_row, METH_O, "The line of a row, or None if Python must write it."},
     {"sheet_row", sheet_row, METH_VARARGS, "The <row> of (number, row, style, texts), or None."},
-    {"float_texts", float_texts, METH_VARARGS, "The texts of (finite floats, ending), or None."},
     {"set_powers", set_powers, METH_O, "Take the table of powers of ten."},
     {NULL, NULL, 0, NULL},
 };

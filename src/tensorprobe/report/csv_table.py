@@ -42,12 +42,9 @@ def write_csv(path: str | os.PathLike[str], table: Table) -> None:
     with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
         file.write(_line(table.header))
         rows = iter(table.rows)
-        while batch := list(islice(rows, _ROWS_PER_WRITE)):
-            if compiled is None:
-                lines = [_line(row) for row in batch]
-            else:
-                make = compiled.csv_row
-                lines = [make(row) or _line(row) for row in batch]
+        make = _line if compiled is None else compiled.csv_row
+        # Each row is gone before the next one is made: they never leave the processor's cache.
+        while lines := [make(row) or _line(row) for row in islice(rows, _ROWS_PER_WRITE)]:
             file.write(b"".join(lines))
 
 

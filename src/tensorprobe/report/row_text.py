@@ -6,16 +6,16 @@ rows, ten times slower.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Protocol
 
 from tensorprobe.compiled import load_compiled
+from tensorprobe.powers_of_ten import powers_of_ten
 
-__all__ = ["RowText", "load_row_text", "number_texts"]
+__all__ = ["RowText", "load_row_text"]
 
-_FUNCTIONS = ("csv_row", "sheet_row", "float_texts", "set_powers")
+_FUNCTIONS = ("csv_row", "sheet_row", "set_powers")
 
 
 class RowText(Protocol):
@@ -31,10 +31,6 @@ class RowText(Protocol):
         """Return a row as a `<row>` of a sheet; `texts` knows the cells of unusual texts."""
         ...
 
-    def float_texts(self, numbers: list[float], ending: str, /) -> list[str] | None:
-        """Return finite numbers as `repr` does, each with the same ending."""
-        ...
-
     def set_powers(self, table: bytes, /) -> None:
         """Take the table of powers of ten."""
         ...
@@ -46,30 +42,7 @@ def load_row_text() -> RowText | None:
     return None if writer is None else _set_up(writer)
 
 
-def number_texts(numbers: list[float], ending: str = "") -> list[str]:
-    """Return many numbers as Python prints them, each with the same ending.
-
-    >>> number_texts([0.5, 1e-05, float("inf")], "%")
-    ['0.5%', '1e-05%', 'inf%']
-    """
-    compiled = load_row_text()
-    texts = None if compiled is None else compiled.float_texts(numbers, ending)
-    return [f"{number}{ending}" for number in numbers] if texts is None else texts
-
-
 @cache
 def _set_up(writer: RowText) -> RowText:
-    writer.set_powers(_powers_of_ten())
+    writer.set_powers(powers_of_ten())
     return writer
-
-
-def _powers_of_ten() -> bytes:
-    """Return 10**k for k from -292 to 324, as 128 bits of which the first is set, rounded up."""
-    table = bytearray()
-    for exponent in range(-292, 325):
-        above, below = (10**exponent, 1) if exponent >= 0 else (1, 10**-exponent)
-        shift = 127 - (exponent * 1741647 >> 19)  # 127 less the whole part of log2(10**exponent)
-        numerator = above << max(shift, 0)
-        denominator = below << max(-shift, 0)
-        table += struct.pack("=QQ", *divmod(-(-numerator // denominator), 1 << 64))
-    return bytes(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from tensorprobe.store.tensor_file import load_tensor
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["DataFolder", "inside"]
+
+
+# The name of a file that stands in the folder itself: a word without dots alone, slashes and NULs.
+_FILE_NAME = re.compile(r"[^/\0.][^/\0]*")
 
 
 def inside(root: Path, relative: str) -> Path:
@@ -65,13 +70,39 @@ class DataFolder:
     def __init__(self, root: Path, below: str = "") -> None:
         self.root = root
         self._below = f"{below}/" if below else ""
+        self._folder = os.path.join(root, below)
+        # Asked once: the folder of a dump's tensors has thousands of files.
+        self._is_plain: bool | None = None
 
-    def path_of(self, data_name: str) -> Path:
+    def path_of(self, data_name: str) -> str:
         """Return the path of a tensor's file, which may be missing.
 
         Raises:
             UnsafeFileError: the name leads out of the folder.
         """
+        if self._is_plain is None:
+            self._is_plain = not _has_link_below(self.root, self._below.split("/")[:-1])
+        if self._is_plain and _FILE_NAME.fullmatch(data_name):
+            path = f"{self._folder}/{data_name}"
+            try:
+                if not stat.S_ISLNK(os.lstat(path).st_mode):
+                    return path
+            except (OSError, ValueError):
+                return path  # the reader of the file says what is wrong with it
+        return os.fspath(self._inside(data_name))
+
+    def identify(self, data_name: str) -> tuple[int, int]:
+        """Return device and number of a tensor's file: the same for two names of one file.
+
+        Raises:
+            UnsafeFileError: the name leads out of the folder.
+            OSError: there is no such file.
+            ValueError: no file can have such a name.
+        """
+        status = os.stat(self.path_of(data_name))
+        return status.st_dev, status.st_ino
+
+    def _inside(self, data_name: str) -> Path:
         return inside(self.root, self._below + data_name if data_name[:1] != "/" else data_name)
 
     def load(self, data_name: str) -> TensorData:

@@ -190,7 +190,17 @@ class RankDump:
         Raises:
             UnsafeFileError: the name leads out of the dump's folder.
         """
-        return self._data.path_of(data_name)
+        return Path(self._data.path_of(data_name))
+
+    def identify_file(self, data_name: str) -> tuple[int, int]:
+        """Return device and number of a tensor's file: the same for two names of one file.
+
+        Raises:
+            UnsafeFileError: the name leads out of the dump's folder.
+            OSError: there is no such file.
+            ValueError: no file can have such a name.
+        """
+        return self._data.identify(data_name)
 
     def load_file(self, data_name: str) -> TensorData:
         """Map the data of a tensor by its file's name; nothing is read before it is looked at.

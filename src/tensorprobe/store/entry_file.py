@@ -21,9 +21,8 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from tensorprobe.errors import DumpError
 from tensorprobe.store.json_text import parse_json, parse_start_of_json
 from tensorprobe.store.layout import PART_SUFFIX
 
-__all__ = ["DAMAGED", "EntryFile", "map_file", "open_entry_file"]
+__all__ = ["DAMAGED", "EntryFile", "map_file", "open_entry_file", "parse_or_damaged"]
 
 _FIRST_LINE = b'{\n "'
 _DATA = b'\n "data": {'
@@ -41,9 +40,6 @@ _DATA = b'\n "data": {'
 _ENTRY_OR_END = re.compile(rb'\n (?:\}| "([^"\\\n]{0,20000}(?:\\.[^"\\\n]{0,20000}){0,500})":)')
 # The header is six short lines; a `data` that starts later belongs to something else.
 _HEADER_LIMIT = 1 << 20
-
-# How many bytes of entries are parsed at a time: the values should stay in the processor's cache.
-_BATCH = 1 << 17
 
 
 class EntryFile:
@@ -94,45 +90,22 @@ class EntryFile:
         start, end = place
         return parse_json(self._text[start:end])
 
-    def batches(self) -> Iterator[Sequence[str]]:
-        """Yield all names in groups that are good to read at a time."""
-        if self._text is None:
-            yield self.names
+    def pieces(self) -> Iterator[tuple[str, Any]]:
+        """Yield every name with its entry: the text of it, or what was parsed."""
+        text = self._text
+        if text is None:
+            yield from self._entries.items()
             return
-        batch: list[str] = []
-        size = 0
         for name, (start, end) in self._entries.items():
-            batch.append(name)
-            size += end - start
-            if size > _BATCH:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
-
-    def read_many(self, names: Sequence[str]) -> list[Any]:
-        """Parse several entries at a time; one that is no JSON comes as `DAMAGED`."""
-        if self._text is None:
-            return [self._entries[name] for name in names]
-        pieces = [self._text[start:end] for start, end in map(self._entries.__getitem__, names)]
-        # A word that no file can know stands between the entries: only where each of them is one
-        # value are those words where they should be. A damaged one may open brackets for others.
-        between = secrets.token_hex(8)
-        try:
-            parsed = parse_json(b"[" + f',"{between}",'.encode().join(pieces) + b"]")
-        except DumpError:
-            return [_parse_or_damaged(piece) for piece in pieces]
-        entries: list[Any] = parsed[::2]
-        if len(entries) == len(pieces) and parsed[1::2] == [between] * (len(pieces) - 1):
-            return entries
-        return [_parse_or_damaged(piece) for piece in pieces]
+            yield name, text[start:end]
 
 
 DAMAGED = object()
 """Stands for an entry that is no JSON."""
 
 
-def _parse_or_damaged(text: bytes) -> Any:
+def parse_or_damaged(text: bytes) -> Any:
+    """Parse an entry, or return `DAMAGED`."""
     try:
         return parse_json(text)
     except DumpError:

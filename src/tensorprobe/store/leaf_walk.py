@@ -1,7 +1,7 @@
-"""Walk the parsed JSON of a call straight to its leaves, for reading a whole dump.
+"""Walk the JSON of a call straight to its leaves, for reading a whole dump.
 
-parsed call ─► _leaf_walk.c, where it is compiled and nothing in the call is nested
-            └► LeafWalker, what is exactly as it should be, with the functions of the records
+text of a call ─► _leaf_walk.c, where it is compiled and nothing in the call is nested
+parsed call ─► LeafWalker, what is exactly as it should be, with the functions of the records
             └► the reader of records, which can tell what is wrong with the rest
 """
 
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tensorprobe.compiled import load_compiled
 from tensorprobe.names import is_parameter_gradients
+from tensorprobe.powers_of_ten import powers_of_ten
 from tensorprobe.records import DictValue, ListValue, PeerOpValue
 from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder, usual_fields
 from tensorprobe.store.leaves import CallLeaves, Leaf, flat_leaf
@@ -33,9 +34,7 @@ _make_call = partial(tuple.__new__, CallLeaves)
 class _Compiled(Protocol):
     """What `_leaf_walk.c` offers."""
 
-    def call_leaves(
-        self, name: str, raw: dict[str, Any], shapes: KnownShapes, /
-    ) -> CallLeaves | None:
+    def call_leaves(self, name: str, text: bytes, shapes: KnownShapes, /) -> CallLeaves | None:
         """Return the values of a call, or None if Python must read it."""
         ...
 
@@ -45,15 +44,16 @@ class _Compiled(Protocol):
         call: type[CallLeaves],
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],
+        powers: bytes,
         /,
     ) -> None:
-        """Take the classes and the places of the first arguments and results."""
+        """Take the classes, the places of the first arguments and results, powers of ten."""
         ...
 
 
 @cache
 def _set_up(compiled: _Compiled) -> _Compiled:
-    compiled.set_up(Leaf, CallLeaves, _INPUTS, _OUTPUTS)
+    compiled.set_up(Leaf, CallLeaves, _INPUTS, _OUTPUTS, powers_of_ten())
     return compiled
 
 
@@ -62,7 +62,7 @@ class _UnusualError(Exception):
 
 
 class LeafWalker:
-    """Reads parsed entries of one dump.
+    """Reads entries of one dump.
 
     >>> walker = LeafWalker()
     >>> raw = {"input_args": [{"type": "int", "value": 3}], "output": [None]}
@@ -78,6 +78,12 @@ class LeafWalker:
         compiled = load_compiled("tensorprobe.store._leaf_walk", "call_leaves", "set_up")
         self._compiled = None if compiled is None else _set_up(compiled)
 
+    def text_call(self, name: str, text: bytes) -> CallLeaves | None:
+        """Return the values of an entry, or None if it must be parsed first."""
+        if self._compiled is None or self._is_saved or is_parameter_gradients(name):
+            return None
+        return self._compiled.call_leaves(name, text, self._shapes)
+
     def call(self, name: str, raw: Any) -> CallLeaves | None:
         """Return the values of a parsed entry, or None if anything about it is unusual."""
         leaves: list[Leaf] = []
@@ -92,10 +98,6 @@ class LeafWalker:
                     is_single = type(value) is list and len(value) == 1
                     self._walk(key, value[0] if is_single else value, leaves, 0)
                 return CallLeaves(name, leaves, None)
-            if self._compiled is not None:
-                walked = self._compiled.call_leaves(name, raw, self._shapes)
-                if walked is not None:
-                    return walked
             inputs = raw.get("input_args" if "input_args" in raw else "input")
             if inputs:
                 self._walk_list(_INPUTS, "input.", inputs, leaves)

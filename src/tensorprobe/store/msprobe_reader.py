@@ -20,9 +20,14 @@ from tensorprobe.records import CallRecord, DictValue, DumpInfo, Frame, ListValu
 from tensorprobe.store.call_stacks import parse_parents, parse_stack_journal, parse_stacks
 from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import CallSource, RankDump
-from tensorprobe.store.entry_file import DAMAGED, EntryFile, map_file, open_entry_file
+from tensorprobe.store.entry_file import (
+    DAMAGED,
+    EntryFile,
+    map_file,
+    open_entry_file,
+    parse_or_damaged,
+)
 from tensorprobe.store.error_log import read_error_log
-from tensorprobe.store.json_text import collector_paused
 from tensorprobe.store.layout import (
     DATA_FOLDER,
     DEFAULTS_KEY,
@@ -147,15 +152,15 @@ class _EntrySource:
         return self._call(name, self._entries.read(name), problems), problems
 
     def leaves(self) -> Iterator[CallLeaves | str]:
-        walk = LeafWalker(self._shapes, is_saved=self._is_saved).call
-        for names in self._entries.batches():
-            with collector_paused():
-                # The parsed entries are gone before the collector can walk through them.
-                calls = [
-                    name if raw is DAMAGED else walk(name, raw) or name
-                    for name, raw in zip(names, self._entries.read_many(names), strict=True)
-                ]
-            yield from calls
+        walker = LeafWalker(self._shapes, is_saved=self._is_saved)
+        for name, piece in self._entries.pieces():
+            if isinstance(piece, bytes):
+                walked = walker.text_call(name, piece)
+                if walked is not None:
+                    yield walked
+                    continue
+                piece = parse_or_damaged(piece)
+            yield name if piece is DAMAGED else walker.call(name, piece) or name
 
     def _call(self, name: str, raw: Any, problems: list[str]) -> CallRecord:
         decoder = LeafDecoder(problems, self._shapes)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.dtypes import DType, dtype_of_numpy
 from tensorprobe.errors import DumpError, TensorFileError, UnsafeFileError
 from tensorprobe.store.tensor_pickle import (
@@ -31,7 +32,7 @@ from tensorprobe.store.tensor_pickle import (
     read_tensor_pickle,
     shown,
 )
-from tensorprobe.store.zip_directory import Buffer, read_directory
+from tensorprobe.store.zip_directory import Buffer, Records, read_directory
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["load_tensor"]
@@ -82,9 +83,11 @@ def load_tensor(path: str | os.PathLike[str]) -> TensorData:
         TensorFileError: it is missing, cannot be read, is damaged, or holds no single dense tensor.
     """
     where = shown(os.fsdecode(path))
-    buffer = _open_buffer(path, where)
+    buffer, records = _open_quickly(path)
+    if records is None:
+        buffer = _open_buffer(path, where)
     try:
-        return _load_buffer(buffer, where)
+        return _load_buffer(buffer, where, records)
     except BaseException:
         # An error that somebody keeps would keep the mapping too, and its file descriptor.
         if isinstance(buffer, mmap.mmap):
@@ -93,11 +96,13 @@ def load_tensor(path: str | os.PathLike[str]) -> TensorData:
         raise
 
 
-def _load_buffer(buffer: Buffer, where: str) -> TensorData:
+def _load_buffer(buffer: Buffer, where: str, records: Records | None) -> TensorData:
     head = bytes(buffer[:32])
     try:
+        if records is not None:
+            return _load_pt(buffer, where, records)
         if head.startswith(_ZIP_MAGIC):
-            return _load_pt(buffer, where)
+            return _load_pt(buffer, where, read_directory(buffer, where=where))
         if head.startswith(_NPY_MAGIC):
             return _load_npy(buffer, where)
     except MemoryError as err:
@@ -106,6 +111,33 @@ def _load_buffer(buffer: Buffer, where: str) -> TensorData:
             "compare on a machine with more memory"
         ) from err
     raise _unknown_format(head, where)
+
+
+def _open_quickly(path: str | os.PathLike[str]) -> tuple[Buffer, Records | None]:
+    """Open a file of the usual kind in one step; no records where a closer look is needed."""
+    compiled = load_compiled("tensorprobe.store._zip_open", "open_zip")
+    opened = None
+    if compiled is not None:
+        with suppress(ValueError):  # a name that no file can have
+            opened = compiled.open_zip(path, _MAP_FROM_BYTES)
+    if opened is None:
+        return b"", None
+    fd, size, content, records = opened
+    if content is not None:
+        return content, records
+    try:
+        return _map(fd, size), records
+    except (OSError, ValueError):
+        return b"", None
+    finally:
+        os.close(fd)
+
+
+def _map(fd: int, size: int) -> mmap.mmap:
+    if sys.version_info >= (3, 13):
+        # Else every mapping keeps a descriptor of its own.
+        return mmap.mmap(fd, size, access=mmap.ACCESS_READ, trackfd=False)
+    return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
 
 
 def _open_buffer(path: str | os.PathLike[str], where: str) -> Buffer:
@@ -118,10 +150,7 @@ def _open_buffer(path: str | os.PathLike[str], where: str) -> Buffer:
             _require_regular(status, where)
             if status.st_size < _MAP_FROM_BYTES:
                 return _read_all(fd, status.st_size, where)
-            if sys.version_info >= (3, 13):
-                # Else every mapping keeps a descriptor of its own.
-                return mmap.mmap(fd, status.st_size, access=mmap.ACCESS_READ, trackfd=False)
-            return mmap.mmap(fd, status.st_size, access=mmap.ACCESS_READ)
+            return _map(fd, status.st_size)
         finally:
             os.close(fd)
     except OSError as err:
@@ -177,8 +206,7 @@ def _unknown_format(head: bytes, where: str) -> DumpError:
     )
 
 
-def _load_pt(buffer: Buffer, where: str) -> TensorData:
-    records = read_directory(buffer, where=where)
+def _load_pt(buffer: Buffer, where: str, records: Records) -> TensorData:
     # The folder of the first record, as torch has it: "archive" or the file's own name.
     archive = next(iter(records), "").partition("/")[0]
     program = records.get(f"{archive}/data.pkl")
@@ -202,9 +230,7 @@ def _load_pt(buffer: Buffer, where: str) -> TensorData:
     return TensorData(tensor.dtype, _view_tensor(buffer, start, tensor, where))
 
 
-def _no_tensor_archive(
-    records: dict[str, tuple[int, int]], archive: str, where: str
-) -> TensorFileError:
+def _no_tensor_archive(records: Records, archive: str, where: str) -> TensorFileError:
     if f"{archive}/constants.pkl" in records:
         return TensorFileError(
             f"{where}: holds a TorchScript program, not one tensor; save the tensor with torch.save"

@@ -12,9 +12,11 @@ from struct import Struct
 
 from tensorprobe.errors import TensorFileError
 
-__all__ = ["Buffer", "read_directory"]
+__all__ = ["Buffer", "Records", "read_directory"]
 
 Buffer = bytes | memoryview | mmap.mmap
+# The first byte and the size of each record, by its name.
+Records = dict[str, tuple[int, int]]
 
 # A file of one tensor has seven records; a checkpoint that is given by mistake has some thousands.
 _MAX_RECORDS = 20_000
@@ -32,7 +34,7 @@ _SIZE64 = Struct("<Q")
 _EXTRA = Struct("<HH")  # id, length
 
 
-def read_directory(buffer: Buffer, *, where: str) -> dict[str, tuple[int, int]]:
+def read_directory(buffer: Buffer, *, where: str) -> Records:
     """Return the byte range of each record of a zip, in the order of its directory.
 
     >>> import io, zipfile
@@ -53,7 +55,7 @@ def read_directory(buffer: Buffer, *, where: str) -> dict[str, tuple[int, int]]:
         TensorFileError: the zip is cut short, broken, compressed or encrypted.
     """
     count, start, end = _find_directory(buffer, where)
-    records: dict[str, tuple[int, int]] = {}
+    records: Records = {}
     at = start
     for _ in range(count):
         if at + _ENTRY.size > end:
