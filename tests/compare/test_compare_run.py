@@ -282,11 +282,67 @@ def test_a_compare_json_names_both(tmp_path: Path) -> None:
     # Paths are meant from beside the file, where they are not from here.
     result = compare(config, output=tmp_path / "o", formats=["json"])
     assert "NPU_Stack_Info" in json.loads(result.files[0].read_text())[0]
-    config.write_text(json.dumps(fields | {"stack_path": "npu/stack.json"}))
+    stack = str(dump).replace("dump.json", "stack.json")
+    config.write_text(json.dumps(fields | {"stack_path": stack}))
     result = compare(config, output=tmp_path / "o2", formats=["json"])
     assert "NPU_Stack_Info" not in json.loads(result.files[0].read_text())[0]
     result = compare(config, output=tmp_path / "o3", formats=["json"], stack=True)
     assert "NPU_Stack_Info" in json.loads(result.files[0].read_text())[0]
+
+
+def test_the_fields_of_a_compare_json_may_be_a_dict(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "npu", [call(RELU, [tensor(1)])])
+    fields = {"npu_json_path": str(dump), "bench_json_path": dump}
+    assert compare(fields, output=tmp_path / "o").parts[0].tally.passed == 1
+    with pytest.raises(ConfigError, match="the inputs: bench_path is missing"):
+        compare({"npu_json_path": str(dump)}, output=tmp_path / "o")
+    with pytest.raises(ConfigError, match="leave the reference out"):
+        compare(fields, dump, tmp_path / "o")
+
+
+def test_a_named_stack_file_is_the_one_that_is_read(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])], stack=[Frame("t.py", 1, "f", "x")])
+    file = next(dump.rglob("dump.json"))
+    stack = tmp_path / "elsewhere.json"
+    stack.write_text(json.dumps({RELU: ["File other.py, line 7, in g, \n y"]}))
+    fields = {"npu_path": file, "bench_path": file, "stack_path": stack}
+    result = compare(fields, output=tmp_path / "o", formats=["json"], stack=True)
+    assert "other.py" in json.loads(result.files[0].read_text())[0]["NPU_Stack_Info"]
+    # Of a whole folder the stacks are found and shown by themselves.
+    folders = {"npu_path": dump, "bench_path": dump}
+    for asked in (None, True):
+        result = compare(folders, output=tmp_path / "o2", formats=["json"], stack=asked)
+        assert "t.py" in json.loads(result.files[0].read_text())[0]["NPU_Stack_Info"]
+
+
+def test_stacks_that_nobody_recorded_have_no_column_also_if_asked_for(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    fields = {"npu_path": dump, "bench_path": dump}
+    result = compare(fields, output=tmp_path / "o", formats=["json"], stack=True)
+    assert "NPU_Stack_Info" not in json.loads(result.files[0].read_text())[0]
+
+
+def test_a_stack_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    for given, what in ((tmp_path / "no.json", "does not exist"), (tmp_path, "is no file")):
+        fields = {"npu_path": dump, "bench_path": dump, "stack_path": given}
+        with pytest.raises(ConfigError, match=f"{what}; check it, or leave it out"):
+            compare(fields, output=tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+
+
+def test_data_that_lie_elsewhere_than_beside_their_dump_are_refused(tmp_path: Path) -> None:
+    array = np.ones(3, np.float32)
+    dump = write_data(tmp_path / "a", {RELU: {"input": [array]}})
+    file = next(dump.rglob("dump.json"))
+    fields = {"npu_path": file, "bench_path": file}
+    beside = {"npu_dump_data_dir": str(file.parent / "dump_tensor_data")}
+    assert compare(fields | beside, output=tmp_path / "o").parts[0].tally.passed == 1
+    missing = {"bench_dump_data_dir": str(tmp_path / "nowhere")}
+    assert compare(fields | missing, output=tmp_path / "o").parts[0].tally.passed == 1
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match=r"npu_dump_data_dir is .*other, but tensors are read"):
+        compare(fields | {"npu_dump_data_dir": str(tmp_path / "other")}, output=tmp_path / "o")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tensorprobe.compare.inputs import read_inputs
 from tensorprobe.compare.result import ComparisonResult, PartResult
@@ -21,9 +23,9 @@ _KINDS = {"tensor": "real data", "statistics": "statistics", "md5": "checksums"}
 
 
 def compare_dumps(
-    candidate: str,
-    reference: str | None,
-    output: str,
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None,
+    output: str | os.PathLike[str],
     *,
     fuzzy: bool,
     mapping: str | None,
@@ -38,7 +40,7 @@ def compare_dumps(
     """Compare two dumps and print what came out.
 
     Args:
-        candidate: the run under test, or a compare.json.
+        candidate: the run under test, or a compare.json, or a dict with its fields.
         reference: the run that is trusted; None with a compare.json.
         output: the folder of the results.
         fuzzy: as for `compare`, like all that follow but the last.

@@ -18,7 +18,7 @@ from tensorprobe.compare.inputs import Inputs, PartPair, pair_parts, read_inputs
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
-from tensorprobe.errors import DumpError, ReportError, TensorprobeError
+from tensorprobe.errors import ConfigError, DumpError, ReportError, TensorprobeError
 from tensorprobe.store import Dump, open_dump
 from tensorprobe.store.json_text import collector_paused
 from tensorprobe.textfile import show_path
@@ -27,7 +27,7 @@ __all__ = ["compare", "compare_inputs"]
 
 
 def compare(
-    candidate: str | os.PathLike[str],
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
     reference: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] = "./output",
     *,
@@ -46,7 +46,7 @@ def compare(
 
     Args:
         candidate: the run under test: anything that `open_dump` opens; or, without a reference, a
-            compare.json that names both.
+            compare.json that names both, or a dict with its fields.
         reference: the trusted run.
         output: the folder for the results; it is made if need be.
         fuzzy: match calls that differ in their call number alone.
@@ -70,11 +70,10 @@ def compare(
     """
     if reference is None:
         inputs = read_inputs(candidate)
+    elif isinstance(candidate, Mapping):
+        raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
     else:
         inputs = Inputs(Path(candidate), Path(reference))
-    if inputs.names_stack and stack is None:
-        # Whoever names the stack file decides by the switch whether it is shown.
-        stack = False
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(mapping)
     options = Options(
@@ -83,7 +82,7 @@ def compare(
         highlight=highlight,
         advise=advise,
         first_difference=first_difference,
-        stack=stack,
+        stack=inputs.shows_stacks(stack),
         formats=tuple(dict.fromkeys(formats)),
         jobs=jobs,
         log=log,
@@ -95,6 +94,8 @@ def compare(
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
     candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
+    if inputs.stack is not None and len(candidate.parts) == 1:
+        candidate.parts[0].read_stacks_from(inputs.stack)
     pairs, problems = pair_parts(candidate, reference)
     problems = [*map(str, candidate.unopened), *map(str, reference.unopened), *problems]
     if not pairs:
