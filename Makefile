@@ -17,9 +17,9 @@ help:
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove everything that these targets made"
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/_*.[ch] src/tensorprobe/*/_*.[ch])
+$(STAMP): pyproject.toml compat/pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/_*.[ch] src/tensorprobe/*/_*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./compat
 	touch $@
 
 demo: $(STAMP)

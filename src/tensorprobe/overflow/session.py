@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tensorprobe.errors import ConfigError
 from tensorprobe.names import ApiCall, parse_call
 from tensorprobe.overflow.origin import Origin, find_origins
 from tensorprobe.overflow.replay import Replay, Verdict, replay_overflow
 from tensorprobe.overflow.select import FoundOverflow, find_overflows, range_text
+from tensorprobe.precheck.devices import open_device
 from tensorprobe.precheck.rebuild import import_modules
 from tensorprobe.records import Gap
 from tensorprobe.report.csv_table import write_csv
@@ -109,7 +108,7 @@ def overflow_dump(
         RebuildError: a module of `imports` cannot be imported.
         ReportError: the csv cannot be written.
     """
-    place = None if device is None else _device(device)
+    place = None if device is None else open_device(device)
     import_modules(imports)
     opened = open_dump(dump)
     parts = [
@@ -170,20 +169,3 @@ def _shown(name: str) -> str:
     if isinstance(call, ApiCall) and call.direction == "forward":
         return f"{call.api_type}.{call.api_name}.{call.number}"
     return name
-
-
-def _device(name: str) -> Any:
-    """Return the device, after a first number was put on it.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as err:
-        reason = str(err).splitlines()[0]
-        raise ConfigError(f"the device {name!r} cannot be used here: {reason}") from err
-    return device
