@@ -106,6 +106,14 @@ def test_what_is_missing_is_said_and_gives_code_2(
     [
         (["{tmp}/nowhere", "{tmp}/b"], "nowhere does not exist"),
         (["{tmp}/b"], "b is one dump alone"),
+        (["{tmp}/b/dump.json"], "dump.json is one dump alone; give the trusted one behind it"),
+        (["{tmp}/train.py"], "train.py is no compare.json; if it is a dump it is one dump alone"),
+        (
+            ["{tmp}/train.py", "{tmp}/b"],
+            "train.py is no dump: it is not valid JSON, from its first",
+        ),
+        (["{tmp}/a", "{tmp}/cut.json"], "cut.json is not valid JSON"),
+        (["{tmp}/a", "{tmp}/empty.json"], "empty.json is empty; dump it again"),
         (["{tmp}/a", "{tmp}/b", "--format", "pdf"], "the format 'pdf' is not known"),
         (["{tmp}/a", "{tmp}/b", "--mapping", "{tmp}/no.yaml"], "no.yaml"),
         (["{tmp}/a", "{tmp}/b", "-o", "/proc/nowhere"], "cannot be made"),
@@ -119,6 +127,9 @@ def test_bad_input_is_one_line_and_code_2(
     complaint: str,
 ) -> None:
     del pair
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "cut.json").write_text('{"task": ')
+    (tmp_path / "empty.json").write_text("")
     given = [argument.format(tmp=tmp_path) for argument in arguments]
     assert main(["compare", "-o", str(tmp_path / "o"), *given]) == 2
     captured = capsys.readouterr()

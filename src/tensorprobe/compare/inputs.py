@@ -6,13 +6,14 @@ A compare.json may also come as a dict: it is what the functions of the older to
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorprobe.errors import ConfigError
 from tensorprobe.store import Dump, RankDump
+from tensorprobe.store.locate import place_of
 from tensorprobe.textfile import read_json, read_yaml, show_path
 
 __all__ = ["Inputs", "PartPair", "pair_parts", "read_inputs", "read_mapping"]
@@ -26,6 +27,9 @@ _FIELDS = {
 }
 # Where older tools were told that a dump's data are; here they are found beside it.
 _DATA_FIELDS = {"candidate": "npu_dump_data_dir", "reference": "bench_dump_data_dir"}
+
+
+_ALONE = "is one dump alone; give the trusted one behind it, or a compare.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,15 @@ def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
     path = source
     where = show_path(path)
     if Path(path).is_dir():
-        raise ConfigError(
-            f"{where} is one dump alone; give the trusted one behind it, or a compare.json"
-        )
-    raw = read_json(path, error=ConfigError)
+        raise ConfigError(f"{where} {_ALONE}")
+    try:
+        raw = read_json(path, error=ConfigError)
+    except ConfigError as err:
+        if not Path(path).is_file() or Path(path).suffix == ".json":
+            raise
+        raise ConfigError(f"{where} is no compare.json; if it is a dump it {_ALONE}") from err
+    if isinstance(raw, dict) and "data" in raw and not raw.keys() & set(_FIELDS["candidate"]):
+        raise ConfigError(f"{where} {_ALONE}")
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: wanted an object with npu_path and bench_path")
     return _inputs_of(raw, where=where, beside=Path(path).parent)
@@ -175,25 +184,51 @@ class PartPair(NamedTuple):
 
 
 def pair_parts(candidate: Dump, reference: Dump) -> tuple[list[PartPair], list[str]]:
-    """Pair the ranks of two dumps by number; what has no partner is named.
+    """Pair the ranks of two dumps by number; what has no partner, or cannot be opened, is named.
 
-    A single part on each side is a pair whatever its rank and step: it was meant.
+    A single part on each side is a pair whatever its rank and step: it was meant, unless others
+    could not be opened.
     """
     ours, theirs = _distinct(candidate.parts), _distinct(reference.parts)
-    if len(candidate.parts) == len(reference.parts) == 1:
+    unopened = (*candidate.unopened, *reference.unopened)
+    if len(candidate.parts) == len(reference.parts) == 1 and not unopened:
         return [PartPair(candidate.parts[0], reference.parts[0])], []
     drops_step = len(candidate.steps) == len(reference.steps) == 1
+    our_lost, their_lost = _Unopened(candidate, drops_step), _Unopened(reference, drops_step)
     pairs = []
     problems = []
     waiting = {_key(part, position, drops_step): part for position, part in theirs}
     for position, part in ours:
         partner = waiting.pop(_key(part, position, drops_step), None)
         if partner is None:
-            problems.append(f"{part.label} is not in the reference; it was not compared")
+            why = "is not in the reference; it was not compared"
+            problems.append(f"{part.label} {their_lost.explain(part) or why}")
         else:
             pairs.append(PartPair(part, partner))
-    problems += [f"{part.label} is not in the candidate" for part in waiting.values()]
-    return pairs, problems
+    for part in waiting.values():
+        problems.append(f"{part.label} {our_lost.explain(part) or 'is not in the candidate'}")
+    return pairs, [*our_lost.unexplained(), *their_lost.unexplained(), *problems]
+
+
+class _Unopened:
+    """What of one run could not be opened: told once, where its partner is missed if it is."""
+
+    def __init__(self, dump: Dump, drops_step: bool) -> None:
+        self._drops_step = drops_step
+        self._gaps = {gap: place_of(gap) for gap in dump.unopened}
+
+    def explain(self, part: RankDump) -> str | None:
+        """Say why the other run's part has no partner here; None if nobody knows."""
+        for gap, place in self._gaps.items():
+            is_step = self._drops_step or place.step == part.info.step
+            if is_step and place.rank == part.info.rank:
+                del self._gaps[gap]
+                return f"was not compared: {gap}"
+        return None
+
+    def unexplained(self) -> Iterator[str]:
+        """Yield a line for whatever is left."""
+        return map(str, self._gaps)
 
 
 def _distinct(parts: Sequence[RankDump]) -> list[tuple[int, RankDump]]:

@@ -65,7 +65,8 @@ def compare(
 
     Raises:
         DumpError: a dump cannot be opened, or the two have no rank in common.
-        ConfigError: an option, the compare.json or the mapping cannot be used.
+        ConfigError: an option, the compare.json or the mapping cannot be used, or a mapping is
+            given for more than one rank.
         ReportError: a result cannot be written.
     """
     if reference is None:
@@ -97,11 +98,16 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     if inputs.stack is not None and len(candidate.parts) == 1:
         candidate.parts[0].read_stacks_from(inputs.stack)
     pairs, problems = pair_parts(candidate, reference)
-    problems = [*map(str, candidate.unopened), *map(str, reference.unopened), *problems]
     if not pairs:
         raise DumpError(
             f"{show_path(inputs.candidate)} and {show_path(inputs.reference)} have no rank and "
             f"step in common: {problems[0]}"
+        )
+    if options.mapping and len({pair.candidate.label for pair in pairs}) > 1:
+        raise ConfigError(
+            "a mapping is for one rank at a time, and these are "
+            f"{', '.join(pair.candidate.label for pair in pairs[:3])}"
+            f"{', …' if len(pairs) > 3 else ''}; give the dump.json, or the folder, of one"
         )
     _make_folder(output)
     timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
