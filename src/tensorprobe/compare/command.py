@@ -28,7 +28,7 @@ def compare_dumps(
     output: str | os.PathLike[str],
     *,
     fuzzy: bool,
-    mapping: str | None,
+    mapping: str | os.PathLike[str] | Mapping[str, str] | None,
     highlight: bool,
     advise: bool,
     first_difference: bool,
@@ -44,7 +44,7 @@ def compare_dumps(
         reference: the run that is trusted; None with a compare.json.
         output: the folder of the results.
         fuzzy: as for `compare`, like all that follow but the last.
-        mapping: a file of pairs.
+        mapping: a file of pairs, or the pairs.
         highlight: whether to colour suspicious rows.
         advise: whether to say where to look first.
         first_difference: whether to write the first call that differs.
