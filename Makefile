@@ -49,5 +49,5 @@ docs: $(STAMP)
 	@echo "open site/index.html"
 
 clean:
-	rm -rf $(VENV) build dist site demo-output benchmarks/data .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build compat/build dist site demo-output benchmarks/data .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -o -name '__pycache__' -o -name '_*.abi3.so' | xargs rm -rf

@@ -111,7 +111,7 @@ def test_compare_distributed_takes_step_folders(
     exec("from msprobe.pytorch import *", namespace)
     folders = [str(MLP / side / "step0") for side in ("npu", "bench")]
     namespace["compare_distributed"](*folders, str(tmp_path), is_print_compare_log=False)
-    assert names_in(tmp_path) == ["advisor_TIME.txt", "compare_result_TIME.xlsx"]
+    assert names_in(tmp_path) == ["advisor_rank_TIME.txt", "compare_result_rank_TIME.xlsx"]
     assert "Functional.linear.0.forward:" not in capsys.readouterr().out
     # Stacks are found by themselves; the switch has no effect.
     assert "NPU_Stack_Info" in titles_in(tmp_path)

@@ -115,7 +115,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     nodes: dict[str, dict[str, Any]] = {}
     with collector_paused():
         for pair in pairs:
-            files = _files_of(pair, candidate, output, timestamp)
+            files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
             try:
                 comparison = PartComparison(pair, options)
                 results.append(comparison.run(files))
@@ -135,13 +135,15 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra))
 
 
-def _files_of(pair: PartPair, candidate: Dump, output: Path, timestamp: str) -> PartFiles:
+def _files_of(
+    pair: PartPair, candidate: Dump, output: Path, timestamp: str, *, names_rank: bool
+) -> PartFiles:
     info = pair.candidate.info
     is_saved = info.level == "debug"
-    is_many = len(candidate.parts) > 1 or (
-        info.rank is not None
-        and candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
-    )
+    is_above = candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
+    # The users of compare.json know the files of a step folder by `_rank`, also of one process.
+    has_rank = info.rank is not None or (names_rank and info.process is None)
+    is_many = len(candidate.parts) > 1 or (has_rank and is_above)
     rank = ""
     if is_many:
         rank = f"_rank{'' if info.rank is None else info.rank}"
