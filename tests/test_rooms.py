@@ -131,6 +131,16 @@ def test_a_room_needs_only_the_packages_it_may(path: Path) -> None:
         assert known or top in ALLOWED_THIRD_PARTY.get(room, set()), f"{path} imports {name}"
 
 
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "compat/src").rglob("*.py")), ids=str)
+def test_the_older_names_need_tensorprobe_alone(path: Path) -> None:
+    import sys
+
+    own = {"tensorprobe", "tensorprobe_compat", "msprobe", "ptdbg_ascend"}
+    for name in imports_of(path):
+        top = name.partition(".")[0]
+        assert top in own or top in sys.stdlib_module_names, f"{path} imports {name}"
+
+
 def test_every_room_of_the_table_exists() -> None:
     assert {room_of(path) for path in FILES} == set(MAY_IMPORT)
 

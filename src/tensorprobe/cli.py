@@ -339,7 +339,7 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
         "--device",
         metavar="NAME",
         action="append",
-        help="the device under test, again for several (the first accelerator, else the CPU)",
+        help="the device under test, cuda:0 or 0; again for several (the first one, or the CPU)",
     )
     add(
         "--data",

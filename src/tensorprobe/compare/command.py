@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tensorprobe.compare.inputs import read_inputs
 from tensorprobe.compare.result import ComparisonResult, PartResult
@@ -21,12 +23,12 @@ _KINDS = {"tensor": "real data", "statistics": "statistics", "md5": "checksums"}
 
 
 def compare_dumps(
-    candidate: str,
-    reference: str | None,
-    output: str,
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None,
+    output: str | os.PathLike[str],
     *,
     fuzzy: bool,
-    mapping: str | None,
+    mapping: str | os.PathLike[str] | Mapping[str, str] | None,
     highlight: bool,
     advise: bool,
     first_difference: bool,
@@ -38,11 +40,11 @@ def compare_dumps(
     """Compare two dumps and print what came out.
 
     Args:
-        candidate: the run under test, or a compare.json.
+        candidate: the run under test, or a compare.json, or a dict with its fields.
         reference: the run that is trusted; None with a compare.json.
         output: the folder of the results.
         fuzzy: as for `compare`, like all that follow but the last.
-        mapping: a file of pairs.
+        mapping: a file of pairs, or the pairs.
         highlight: whether to colour suspicious rows.
         advise: whether to say where to look first.
         first_difference: whether to write the first call that differs.

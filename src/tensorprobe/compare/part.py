@@ -24,7 +24,7 @@ from tensorprobe.compare.options import Options
 from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
-from tensorprobe.compare.sheets import inputs_table, unmatched_table
+from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
 from tensorprobe.names import is_overwritten, is_uninitialised
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
@@ -64,6 +64,10 @@ class PartFiles(NamedTuple):
     def advice(self) -> Path:
         """Return the path of the advice."""
         return self.folder / f"advisor{self.rank}_{self.timestamp}.txt"
+
+    def summary(self) -> Path:
+        """Return the path of what a workbook has in its small sheets."""
+        return self.folder / f"compare_summary{self.rank}_{self.timestamp}.json"
 
     def states(self) -> Path:
         """Return the path of the JSON with every call's state."""
@@ -107,13 +111,14 @@ class PartComparison:
         )
         self._fills: dict[int | tuple[int, int], Fill] = {}
         self._differences: FirstDifference | None = None
+        self._last_unmatched: str | None = None
 
     def run(self, files: PartFiles) -> PartResult:
         """Compare, and write every file that was asked for."""
         written = self._write_tables(files)
         advice = None
         if self._options.advise:
-            advice = advise(self.tally.first_failure)
+            advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
             written.append(files.advice())
             with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
                 f.write(str(advice).encode("utf-8", "backslashreplace"))
@@ -153,18 +158,24 @@ class PartComparison:
                     path = files.path(".rows.json")
                 table = Table("compare_result", self.titles, kept or rows, self._fills)
                 if name == "xlsx":
-                    write_xlsx(path, (table, unmatched_table(self._matcher), self._about()))
+                    write_xlsx(
+                        path,
+                        (table, unmatched_table(self._matcher), inputs_table(*self._facts())),
+                    )
                 elif name == "csv":
                     write_csv(path, table)
                 else:
                     write_json(path, table)
                 written.append(path)
+        if {"csv", "json"} & set(formats):
+            written.append(files.summary())
+            write_summary(written[-1], *self._facts(), self._matcher)
         if self._differences is not None:
             self.node = self._differences.node
         return written
 
-    def _about(self) -> Table:
-        return inputs_table(self._pair, self._options, self.mode, self.tally)
+    def _facts(self) -> tuple[PartPair, Options, Mode, Tally]:
+        return self._pair, self._options, self.mode, self.tally
 
     def _rows(self) -> Generator[list[Cell], None, None]:
         """Yield the table's rows, and count, colour and log them on the way."""
@@ -183,8 +194,17 @@ class PartComparison:
             for row in call.rows:
                 yield row.cells
 
+    def _unmatched_before(self) -> list[str]:
+        """Name the last call before the first failure that only one run has, of each run."""
+        failure = self.tally.first_failure
+        if failure is None:
+            return []
+        found = (self._last_unmatched, self._matcher.reference_only_before(failure.call))
+        return [name for name in found if name is not None]
+
     def _count(self, call: CallRows) -> None:
         tally = self.tally
+        has_unmatched = False
         for row in call.rows:
             verdict = row.verdict
             if verdict == "passed":
@@ -198,8 +218,11 @@ class PartComparison:
             elif verdict == "open":
                 tally.open += 1
             else:
+                has_unmatched = True
                 tally.unmatched += 1
             tally.rows += 1
+        if has_unmatched and tally.first_failure is None:
+            self._last_unmatched = call.name
 
     def _unequal_arguments(self, call: CallRows) -> tuple[str, ...]:
         """Name the plain arguments, such as an epsilon, that the two runs do not share."""

@@ -19,7 +19,7 @@ from tensorprobe.compare.inputs import Inputs, PartPair, pair_parts, read_inputs
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
-from tensorprobe.errors import DumpError, ReportError, TensorprobeError
+from tensorprobe.errors import ConfigError, DumpError, ReportError, TensorprobeError
 from tensorprobe.store import Dump, open_dump
 from tensorprobe.store.json_text import collector_paused
 from tensorprobe.textfile import show_path
@@ -30,7 +30,7 @@ _LOG = logging.getLogger("tensorprobe")
 
 
 def compare(
-    candidate: str | os.PathLike[str],
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
     reference: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] = "./output",
     *,
@@ -49,7 +49,7 @@ def compare(
 
     Args:
         candidate: the run under test: anything that `open_dump` opens; or, without a reference, a
-            compare.json that names both.
+            compare.json that names both, or a dict with its fields.
         reference: the trusted run.
         output: the folder for the results; it is made if need be.
         fuzzy: match calls that differ in their call number alone.
@@ -68,16 +68,16 @@ def compare(
 
     Raises:
         DumpError: a dump cannot be opened, or the two have no rank in common.
-        ConfigError: an option, the compare.json or the mapping cannot be used.
+        ConfigError: an option, the compare.json or the mapping cannot be used, or a mapping is
+            given for more than one rank.
         ReportError: a result cannot be written.
     """
     if reference is None:
         inputs = read_inputs(candidate)
+    elif isinstance(candidate, Mapping):
+        raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
     else:
         inputs = Inputs(Path(candidate), Path(reference))
-    if inputs.names_stack and stack is None:
-        # Whoever names the stack file decides by the switch whether it is shown.
-        stack = False
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(mapping)
     options = Options(
@@ -86,7 +86,7 @@ def compare(
         highlight=highlight,
         advise=advise,
         first_difference=first_difference,
-        stack=stack,
+        stack=inputs.shows_stacks(stack),
         formats=tuple(dict.fromkeys(formats)),
         jobs=jobs,
         log=log,
@@ -101,12 +101,19 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     for dump in (candidate, reference):
         if dump.notice is not None:
             _LOG.warning("%s", dump.notice)
+    if inputs.stack is not None and len(candidate.parts) == 1:
+        candidate.parts[0].read_stacks_from(inputs.stack)
     pairs, problems = pair_parts(candidate, reference)
-    problems = [*map(str, candidate.unopened), *map(str, reference.unopened), *problems]
     if not pairs:
         raise DumpError(
             f"{show_path(inputs.candidate)} and {show_path(inputs.reference)} have no rank and "
             f"step in common: {problems[0]}"
+        )
+    if options.mapping and len({pair.candidate.label for pair in pairs}) > 1:
+        raise ConfigError(
+            "a mapping is for one rank at a time, and these are "
+            f"{', '.join(pair.candidate.label for pair in pairs[:3])}"
+            f"{', …' if len(pairs) > 3 else ''}; give the dump.json, or the folder, of one"
         )
     _make_folder(output)
     timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
@@ -114,7 +121,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     nodes: dict[str, dict[str, Any]] = {}
     with collector_paused():
         for pair in pairs:
-            files = _files_of(pair, candidate, output, timestamp)
+            files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
             try:
                 comparison = PartComparison(pair, options)
                 results.append(comparison.run(files))
@@ -134,13 +141,15 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra))
 
 
-def _files_of(pair: PartPair, candidate: Dump, output: Path, timestamp: str) -> PartFiles:
+def _files_of(
+    pair: PartPair, candidate: Dump, output: Path, timestamp: str, *, names_rank: bool
+) -> PartFiles:
     info = pair.candidate.info
     is_saved = info.level == "debug"
-    is_many = len(candidate.parts) > 1 or (
-        info.rank is not None
-        and candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
-    )
+    is_above = candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
+    # The users of compare.json know the files of a step folder by `_rank`, also of one process.
+    has_rank = info.rank is not None or (names_rank and info.process is None)
+    is_many = len(candidate.parts) > 1 or (has_rank and is_above)
     rank = ""
     if is_many:
         rank = f"_rank{'' if info.rank is None else info.rank}"

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tensorprobe.precheck.worker import Task, serve, use_device, warm_up
+from tensorprobe.precheck.worker import Task, serve, warm_up
 
 __all__: list[str] = []
 
@@ -21,12 +21,13 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
 
     from tensorprobe.overflow.replay import replay_overflow
     from tensorprobe.overflow.verdict import Replay
+    from tensorprobe.precheck.devices import open_device
     from tensorprobe.precheck.rebuild import import_modules
     from tensorprobe.store import open_dump
 
     torch.set_num_threads(settings["threads"])
     import_modules(tuple(settings["imports"]))
-    device = use_device(settings["device"]) if settings["repeats"] else None
+    device = open_device(settings["device"]) if settings["repeats"] else None
     warm_up(device or torch.device("cpu"))
     parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
 

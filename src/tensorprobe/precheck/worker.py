@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-__all__ = ["Task", "serve", "use_device", "warm_up"]
+__all__ = ["Task", "serve", "warm_up"]
 
 Answer = dict[str, Any]
 
@@ -117,13 +117,14 @@ def _check_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.precheck.checker import Checker
+    from tensorprobe.precheck.devices import open_device
     from tensorprobe.precheck.outcome import CallResult
     from tensorprobe.precheck.rebuild import import_modules
     from tensorprobe.store import open_dump
 
     torch.set_num_threads(settings["threads"])
     import_modules(tuple(settings["imports"]))
-    device = use_device(settings["device"])
+    device = open_device(settings["device"])
     if settings["jit_compile"] is not None and device.type == "npu":
         # The switch of that device's own compiler; it must be as it was while training.
         accelerator: Any = torch.npu  # type: ignore[attr-defined]
@@ -170,30 +171,6 @@ def _check_calls(settings: dict[str, Any]) -> Task:
         return True
 
     return Task(prepare, is_alive)
-
-
-def use_device(name: str) -> Any:
-    """Return the device, after a first number was put on it; `auto` is what there is.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
-    import torch
-
-    from tensorprobe.errors import ConfigError
-
-    if name == "auto":
-        kinds = ("cuda", "npu", "xpu", "mps")
-        modules = ((kind, getattr(torch, kind, None)) for kind in kinds)
-        there = [kind for kind, module in modules if module and module.is_available()]
-        name = f"{there[0]}:0" if there else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as err:
-        reason = str(err).splitlines()[0]
-        raise ConfigError(f"the device {name!r} cannot be used here: {reason}") from err
-    return device
 
 
 def warm_up(device: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from tensorprobe.errors import DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, TensorValue
+from tensorprobe.store.call_stacks import read_stack_file
 from tensorprobe.store.data_folder import DataFolder
 from tensorprobe.store.leaves import CallLeaves, leaves_of
 from tensorprobe.store.runs import mixed_runs_notice
@@ -167,6 +168,10 @@ class RankDump:
             return self._stacks.get(forward_of(name), ())
         except NameFormatError:
             return ()
+
+    def read_stacks_from(self, path: Path) -> None:
+        """Take the stacks from this file instead of the one beside the dump."""
+        self._read_stacks, self._stacks = partial(read_stack_file, path), None
 
     def parent(self, name: str) -> str | None:
         """Return the module call around a call, or None at the top or where it is not known."""
