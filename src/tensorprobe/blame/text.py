@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tensorprobe.blame.conclusion import Accused, Conclusion
+from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
 from tensorprobe.report.value_text import clean_text
 
 __all__ = ["conclusion_lines"]
@@ -36,7 +36,7 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
                 yield _row("", f"{use.call}.{use.place}  {_distance(distance.value)}")
             yield _row("next", "give both runs the same data, seed and weights, then capture again")
     else:
-        yield from _accused_lines(first)
+        yield from _accused_lines(first, conclusion.span)
         for other in conclusion.accused[1:_LISTED]:
             yield _row(
                 "also", f"{_where(other)}  {other.cause.kind}, {_times(other.times)} its floor"
@@ -46,8 +46,11 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
         yield _row("note", note)
 
 
-def _accused_lines(accused: Accused) -> Iterator[str]:
+def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
     yield _row("culprit", _where(accused))
+    if span is not None:
+        before = f"; nobody is at fault in step {span.before}" if span.before else ", the first"
+        yield _row("step", f"{span.step}{before}")
     if accused.frame is not None:
         frame = accused.frame
         yield _row("code", f"{frame.path}:{frame.line} in {frame.function}: {frame.source}")

@@ -8,19 +8,20 @@ index; only where several formats are wanted are the rows kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
 from tensorprobe.compare.judge import differences_of_all
 from tensorprobe.compare.match import MatchedCall, Matcher, Pair
-from tensorprobe.compare.measure import Measurer, bytes_of
+from tensorprobe.compare.measure import DataDistance, Measurer, bytes_of
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import CallRows, Row, RowMaker, is_recorded, wants_data
@@ -106,6 +107,8 @@ class PartComparison:
         )
         self._fills: dict[int | tuple[int, int], Fill] = {}
         self._differences: FirstDifference | None = None
+        self._first_unlike: str | None = None
+        self._distances: Mapping[tuple[str, str], DataDistance] = {}
 
     def run(self, files: PartFiles) -> PartResult:
         """Compare, and write every file that was asked for."""
@@ -126,6 +129,14 @@ class PartComparison:
             self._gaps(),
             advice,
         )
+
+    def evidence(self) -> PartEvidence:
+        """Return what was found out on the way, for who names the operation at fault."""
+        first = self._first_unlike
+        if first is None and self._matcher.reference_only:
+            # The candidate lacks what the reference has, and nobody can say before which call.
+            first = next(iter(self._pair.candidate.names), "")
+        return PartEvidence(*self._pair, first, self._distances)
 
     def _gaps(self) -> tuple[Gap, ...]:
         unmapped = (
@@ -230,16 +241,23 @@ class PartComparison:
         total, done = len(self._pair.candidate), 0
         for window in _windows(self._matcher.calls()):
             results = make_results(window)
+            self._look_for_unlike(window)
             for call in window:
                 yield maker.make(call, results)
             done += len(window)
             if progress is not None:
                 progress("calls", done, total)
 
+    def _look_for_unlike(self, window: list[MatchedCall]) -> None:
+        if self._first_unlike is None and self._options.ask_who is not None:
+            unlike = (call.name for call in window if is_unlike(call, self._distances))
+            self._first_unlike = next(unlike, None)
+
     def _measuring(self) -> _Results:
         progress = self._options.progress
         on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
         measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        self._distances = measurer.distances
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )
