@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tensorprobe.compare.evidence import Answer, PartEvidence
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Judge"]
 
-# A conclusion may take as long as the comparison, and this many seconds in any case.
+# Replays may go on for as long as the comparison took, and this many seconds in any case.
 _LEAST_SECONDS = 2.0
-# How long it takes to read and judge one call, and how many are looked at in any case.
-_CALL_SECONDS = 0.001
-_LEAST_CALLS = 500
+# Calls are looked at for a good third of that time first, and longer if nobody was found by then.
+# How long one takes, and how many are looked at in any case.
+_FIRST_LOOK = 0.4
+_CALL_SECONDS = 0.0003
+_LEAST_CALLS = 1000
+_MORE_CALLS = 4
 
 
 class Judge:
@@ -56,24 +59,18 @@ class Judge:
         # Not at the top: most of it is needed where something differs.
         from tensorprobe.blame.run import investigate_parts
 
-        effort = self._effort(parts, seconds)
+        efforts = iter([None]) if self._is_thorough else _efforts(parts, seconds)
+        started = time.monotonic()
         try:
-            found = investigate_parts(parts, effort=effort)
+            for effort in efforts:
+                found = investigate_parts(parts, effort=effort)
+                is_late = time.monotonic() - started > seconds / _MORE_CALLS
+                if found.conclusion.verdict != "noise" or not found.conclusion.left_out or is_late:
+                    break
         except TensorprobeError:
             # What is wrong with the dumps is for the comparison to say, which tries the same.
             return Answer(())
         return self._answer(found, parts)
-
-    def _effort(self, parts: Sequence[PartEvidence], seconds: float) -> Effort | None:
-        if self._is_thorough:
-            return None
-        from tensorprobe.blame.effort import Effort
-
-        allowed = max(_LEAST_SECONDS, seconds)
-        steps = {part.candidate.info.step for part in parts}
-        ranks = max(1, len(parts) // max(1, len(steps)))
-        calls = max(_LEAST_CALLS, int(allowed / _CALL_SECONDS) // ranks)
-        return Effort(calls, time.monotonic() + allowed, settles_doubts=True)
 
     def _answer(self, found: Investigation, parts: Sequence[PartEvidence]) -> Answer:
         from tensorprobe.blame.text import conclusion_lines
@@ -117,3 +114,16 @@ class Judge:
         if len(self._paths) == 1:
             command = ("tensorprobe", "compare", *self._paths, "--blame")
         return [f"{'more':<12}{why}replays: {shlex.join(command)}"]
+
+
+def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
+    """Yield how much may be done, and how much more while nothing is found."""
+    from tensorprobe.blame.effort import Effort
+
+    until = time.monotonic() + max(_LEAST_SECONDS, seconds)
+    steps = {part.candidate.info.step for part in parts}
+    ranks = max(1, len(parts) // max(1, len(steps)))
+    calls = max(_LEAST_CALLS, int(_FIRST_LOOK * seconds / _CALL_SECONDS)) // ranks
+    while True:
+        yield Effort(calls, until, settles_doubts=True)
+        calls *= _MORE_CALLS

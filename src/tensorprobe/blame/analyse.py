@@ -130,6 +130,7 @@ def analyse_rank(
     *,
     known: Mapping[tuple[str, str], DataDistance] | None = None,
     first: str | None = None,
+    carried: float = 0.0,
     effort: Effort = _ALL,
 ) -> RankAnalysis:
     """Compare one rank of two runs and find where errors come up.
@@ -139,6 +140,7 @@ def analyse_rank(
         reference: the trusted run.
         known: distances that have been measured already.
         first: the first call of which something differs, where that is known.
+        carried: the distance that is usual in the step before.
         effort: how much may be done.
     """
     ours, theirs, left_out = open_sides(candidate, reference, most=effort.calls, first=first)
@@ -146,7 +148,7 @@ def analyse_rank(
     agreements = Meter(ours, theirs, known).measure_calls(pairs)
     links = follow_tensors(theirs.calls.values())
     walk = _Walk(pairs, agreements)
-    start = find_start_differences(pairs, agreements, links, walk.before)
+    start = find_start_differences(pairs, agreements, links, walk.before, carried)
     replays = _Replays(ours, theirs, effort)
     replays.run(_plan(pairs, agreements, walk, start, effort), last=len(pairs))
     splits = replays.splits

@@ -97,6 +97,7 @@ def investigate_parts(
                 part.reference,
                 known=part.distances,
                 first=part.first_unlike,
+                carried=before.usual,
                 effort=effort or Effort(),
             )
             for part in members
@@ -113,11 +114,12 @@ def investigate_parts(
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Counts of the steps before, in which nobody is at fault."""
+    """Counts of the steps before, in which nobody is at fault, and how far they are apart."""
 
     calls: int = 0
     differing: int = 0
     replayed: int = 0
+    usual: float = 0.0
 
     def add(self, analyses: Sequence[RankAnalysis]) -> Passed:
         """Return the counts with those of one more step."""
@@ -125,6 +127,7 @@ class Passed:
             self.calls + sum(_common_calls(analysis) for analysis in analyses),
             self.differing + sum(analysis.victims(-1) for analysis in analyses),
             self.replayed + sum(len(analysis.splits) for analysis in analyses),
+            max(self.usual, *(analysis.background for analysis in analyses)),
         )
 
 
