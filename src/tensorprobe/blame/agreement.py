@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorprobe.blame.buffers import is_buffer
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.sides import Side
 from tensorprobe.compare.match import Pair
@@ -88,13 +89,14 @@ class Meter:
         reference: Side,
         known: Mapping[tuple[str, str], DataDistance] | None = None,
     ) -> None:
+        self._rank = candidate.part.info.rank
         self._measurer = Measurer(candidate.part, reference.part)
         self._measurer.distances.update(known or {})
         self._by_statistics: dict[tuple[StatisticsKey, StatisticsKey], float] = {}
 
     def measure_calls(self, pairs: Sequence[CallPair]) -> dict[str, CallAgreement]:
         """Return the distances of all calls' tensors that both runs have, by the calls' names."""
-        found = [(pair.name, list(_tensors_of(pair))) for pair in pairs]
+        found = [(pair.name, list(_tensors_of(pair, self._rank))) for pair in pairs]
         self._measure_data([item for _, items in found for item in items])
         agreements = {}
         for name, items in found:
@@ -152,7 +154,7 @@ class Meter:
         return distance
 
 
-def _tensors_of(pair: CallPair) -> Iterator[_Found]:
+def _tensors_of(pair: CallPair, rank: int | None) -> Iterator[_Found]:
     if pair.candidate is None or pair.reference is None:
         return
     theirs = {_place(leaf): leaf.value for leaf in pair.reference.leaves()}
@@ -160,6 +162,8 @@ def _tensors_of(pair: CallPair) -> Iterator[_Found]:
         mine, place = leaf.value, _place(leaf)
         other = theirs.get(place)
         if isinstance(mine, TensorValue) and isinstance(other, TensorValue):
+            if is_buffer(pair.candidate, leaf, place, rank):
+                continue
             yield place, mine, other, leaf.section in ("output", "")
 
 

@@ -204,10 +204,10 @@ class _Walk:
             agreement = agreements[pair.name]
             background = distances[len(distances) // 2] if distances else 0.0
             self.before[pair.name] = background
+            if operation_of(pair.name) in UNINITIALISED:
+                continue  # Memory as it was found is no noise of the run.
             forward = _forward_agreement(pair, agreements)
-            found = None
-            if operation_of(pair.name) not in UNINITIALISED:
-                found = explain_call(pair, agreement, forward, background, self.work)
+            found = explain_call(pair, agreement, forward, background, self.work)
             if found is not None:
                 self.unexplained[pair.name] = found
             elif not self.unexplained:

@@ -18,7 +18,7 @@ from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, forward_o
 from tensorprobe.records import CallRecord
 from tensorprobe.store import RankDump
 
-__all__ = ["CallPair", "Phase", "open_sides", "pair_calls", "phase_of"]
+__all__ = ["CallPair", "Phase", "forward_name", "open_sides", "pair_calls", "phase_of"]
 
 Phase = Literal["forward", "backward"]
 
@@ -54,6 +54,18 @@ def phase_of(name: str) -> Phase:
     return "backward" if isinstance(call, ParameterGradients) else "forward"
 
 
+def forward_name(name: str) -> str:
+    """Return the name of the forward call that a backward call, or gradients, belong to.
+
+    >>> forward_name("Module.fc.Linear.parameters_grad")
+    'Module.fc.Linear.forward.0'
+    """
+    call = parse_call(name)
+    if isinstance(call, ParameterGradients):
+        return str(ModuleCall(call.path, call.class_name, "forward", call.number or 0))
+    return forward_of(name)
+
+
 def open_sides(
     candidate: RankDump, reference: RankDump, *, most: int | None, first: str | None
 ) -> tuple[Side, Side, int]:
@@ -79,7 +91,7 @@ def open_sides(
     else:
         kept = [*ours[:_BEGINNING], *ours[start : start + most - _BEGINNING]]
     # A backward call is judged and replayed with its forward call.
-    kept += [forward_of(name) for name in kept if phase_of(name) == "backward"]
+    kept += [forward_name(name) for name in kept if phase_of(name) == "backward"]
     wanted = set(kept)
     chosen = [name for name in candidate.names if name in wanted]
     paired = {partners[name] for name in kept if name in partners}

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from tensorprobe.blame.agreement import CallAgreement, Distance
 from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.operations import MATRIX, operation_of
-from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.order import CallPair, forward_name
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
-from tensorprobe.names import ModuleCall, ParameterGradients, forward_of, parse_call
 
 __all__ = ["ReplayPlan", "plan_doubts", "plan_replays"]
 
@@ -90,10 +89,12 @@ def plan_doubts(
     """Return only those calls to replay that may be the culprit but leave a doubt.
 
     Nothing behind the first call beyond doubt matters. Of a small dump everything is replayed, as
-    that is quick. The arguments are those of `plan_replays`.
+    that is quick; and of one of middling size, if nothing stands out. The arguments are those of
+    `plan_replays`.
     """
     whole = plan_replays(pairs, agreements, unexplained, settled)
-    if sum(whole.costs.values()) <= _SMALL:
+    is_open = not unexplained and settled is None and not whole.is_partial
+    if is_open or sum(whole.costs.values()) <= _SMALL:
         return whole
     last = len(pairs) if settled is None else settled
     doubts = []
@@ -133,7 +134,7 @@ def _cost(pair: CallPair, agreements: Mapping[str, CallAgreement]) -> float:
     agreement = agreements[pair.name]
     distances = [*agreement.inputs, *agreement.outputs]
     if pair.phase == "backward":
-        forward = agreements.get(_forward_name(pair.name))
+        forward = agreements.get(forward_name(pair.name))
         distances += [] if forward is None else [*forward.inputs, *forward.outputs]
     sizes = sorted(map(_count, distances), reverse=True)
     work = float(sum(sizes))
@@ -145,13 +146,6 @@ def _cost(pair: CallPair, agreements: Mapping[str, CallAgreement]) -> float:
         # What is read to find the rows costs little more than nothing.
         work = work * KEPT_ROWS / rows + sum(sizes) / 16
     return _CALL + work * (3 if pair.phase == "backward" else 1)
-
-
-def _forward_name(name: str) -> str:
-    call = parse_call(name)
-    if isinstance(call, ParameterGradients):
-        return str(ModuleCall(call.path, call.class_name, "forward", call.number or 0))
-    return forward_of(name)
 
 
 def _count(distance: Distance) -> int:
