@@ -27,10 +27,10 @@ __all__ = ["Judge"]
 # Replays may go on for as long as the comparison took, and this many seconds in any case.
 _LEAST_SECONDS = 2.0
 # Calls are looked at for a good third of that time first, and longer if nobody was found by then.
-# How long one takes, and how many are looked at in any case.
+# How long one takes, and how many of each rank are looked at in any case.
 _FIRST_LOOK = 0.4
 _CALL_SECONDS = 0.0003
-_LEAST_CALLS = 1000
+_LEAST_CALLS = 500
 _MORE_CALLS = 4
 
 
@@ -79,8 +79,7 @@ class Judge:
         lines = [*conclusion_lines(conclusion), *self._more(conclusion)]
         first = conclusion.first
         if first is None:
-            return Answer(tuple(lines))
-        dumps = [part.candidate for part in parts]
+            return Answer(tuple(lines), conclusion.verdict == "different from the start")
         details = {
             "rank": first.rank,
             "step": first.step,
@@ -89,9 +88,14 @@ class Judge:
             "explanation": first.cause.text,
             "confidence": first.confidence,
         }
-        return Answer(
-            tuple(lines), first.call, dumps.index(found.ordered[0].analysis.candidate.part), details
-        )
+        dumps = [entry.analysis.candidate.part for entry in found.ordered]
+        calls = [
+            (entry.suspect.call, dump.info.rank)
+            for entry, dump in zip(found.ordered, dumps, strict=True)
+        ]
+        dump = dumps[calls.index((first.call, first.rank))]
+        part = [part.candidate for part in parts].index(dump)
+        return Answer(tuple(lines), True, first.call, part, details)
 
     def _more(self, conclusion: Conclusion) -> list[str]:
         """Say how to learn more than there was time for."""
@@ -100,9 +104,9 @@ class Judge:
         why = ""
         if conclusion.left_out:
             total = conclusion.left_out + conclusion.calls
-            why = f"{conclusion.left_out} of {total} calls were not looked at; "
+            why = f"{conclusion.left_out} of {total} calls were not looked at: "
         elif conclusion.is_cut_short:
-            why = "not all was replayed that may be at fault; "
+            why = "not all was replayed that may be at fault: "
         first = conclusion.first
         if first is None:
             is_proved = conclusion.verdict != "noise" or conclusion.replayed > 0
@@ -113,7 +117,7 @@ class Judge:
         command = ("tensorprobe", "blame", *self._paths)
         if len(self._paths) == 1:
             command = ("tensorprobe", "compare", *self._paths, "--blame")
-        return [f"{'more':<12}{why}replays: {shlex.join(command)}"]
+        return [f"{'more':<12}{why}{shlex.join(command)}"]
 
 
 def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
@@ -123,7 +127,7 @@ def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
     until = time.monotonic() + max(_LEAST_SECONDS, seconds)
     steps = {part.candidate.info.step for part in parts}
     ranks = max(1, len(parts) // max(1, len(steps)))
-    calls = max(_LEAST_CALLS, int(_FIRST_LOOK * seconds / _CALL_SECONDS)) // ranks
+    calls = max(_LEAST_CALLS, int(_FIRST_LOOK * seconds / _CALL_SECONDS) // ranks)
     while True:
         yield Effort(calls, until, settles_doubts=True)
         calls *= _MORE_CALLS

@@ -85,11 +85,12 @@ def open_sides(
         return Side(candidate), Side(reference), 0
     ours, theirs = _run_order(candidate.names), _run_order(reference.names)
     partners = {name: name for name in ours} if ours == theirs else align_names(ours, theirs)
-    start = max(0, ours.index(first) - _LEAD) if first is not None and first in candidate else 0
-    if start <= _BEGINNING:
+    beginning, lead = min(_BEGINNING, most // 4), min(_LEAD, most // 4)
+    start = max(0, ours.index(first) - lead) if first is not None and first in candidate else 0
+    if start <= beginning:
         start, kept = 0, ours[:most]
     else:
-        kept = [*ours[:_BEGINNING], *ours[start : start + most - _BEGINNING]]
+        kept = [*ours[:beginning], *ours[start : start + most - beginning]]
     # A backward call is judged and replayed with its forward call.
     kept += [forward_name(name) for name in kept if phase_of(name) == "backward"]
     wanted = set(kept)

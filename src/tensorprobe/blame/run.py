@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprobe.blame.analyse import RankAnalysis, analyse_rank
-from tensorprobe.blame.causes import name_cause
+from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
+from tensorprobe.blame.causes import Cause, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.operations import EXACT, operation_of
@@ -160,7 +160,7 @@ def _conclude(
     return Conclusion(
         culprit,
         verdict,
-        _summarise(verdict, accused, start, total, span),
+        _summarise(verdict, accused, start, total, span, basis),
         accused,
         start,
         basis,
@@ -198,6 +198,7 @@ def _summarise(
     start: StartDifferences,
     total: Passed,
     span: StepSpan | None,
+    basis: str,
 ) -> str:
     if verdict == "culprit":
         first = accused[0]
@@ -211,10 +212,15 @@ def _summarise(
         why = "no operation is at fault for that"
         if span is not None and span.before:
             when = f"when step {span.step} begins, though nobody is at fault in step {span.before}"
-            why = "what happens between the steps, such as the optimizer's, was not recorded"
+            why = "what happens between the steps (the optimizer) was not recorded"
         return (
             f"{what} of the two runs differ {when} ({len(start.places)} of {start.compared} "
             f"tensors from outside, first {use.call}.{use.place}, by {distance.value:.1e}); {why}"
+        )
+    if verdict == "noise" and basis == "data" and not total.replayed:
+        return (
+            f"nobody stands out: {total.differing} of {total.calls} calls differ, all by what "
+            "rounding and their inputs may explain; none was replayed"
         )
     if verdict == "noise":
         return (
@@ -250,7 +256,7 @@ def _accuse(entry: RankSuspect) -> Accused:
         suspect.place,
         suspect.basis,
         suspect.times,
-        name_cause(suspect, analysis),
+        _cause_of(suspect, analysis),
         _confidence(entry),
         inputs,
         output,
@@ -264,6 +270,16 @@ def _accuse(entry: RankSuspect) -> Accused:
         entry.received,
         suspect.phase == "backward" and not _is_forward_suspect(entry),
     )
+
+
+def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
+    cause = name_cause(suspect, analysis)
+    is_unproved = suspect.basis == "inputs" and suspect.split is None
+    is_unable = suspect.call in analysis.unreplayed or cause.kind in ("communication", "randomness")
+    if is_unproved and analysis.basis == "data" and not is_unable:
+        # The data are there; nobody has looked at them closely yet.
+        return replace(cause, advice="tensorprobe blame replays it: that proves it, and shows more")
+    return cause
 
 
 def _is_forward_suspect(entry: RankSuspect) -> bool:

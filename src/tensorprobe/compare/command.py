@@ -83,8 +83,8 @@ def compare_dumps(
     if answer is not None and answer.lines:
         print_answer(answer.lines)
     # One answer, not two: who is at fault says more than what the first failure looks like.
-    is_named = answer is not None and answer.culprit is not None
-    parts = [_summary(part, with_advice=not is_named) for part in result.parts]
+    is_settled = answer is not None and answer.is_settled
+    parts = [_summary(part, with_advice=not is_settled) for part in result.parts]
     print_summary(parts, result.extra_files, missing)
     return 2 if missing else 0
 

@@ -36,12 +36,14 @@ class Answer:
 
     Attributes:
         lines: what the terminal says first.
+        is_settled: whether they say what is wrong, so that nothing else need be advised.
         culprit: the call at fault, or None.
         part: the place of its rank among those that were asked about.
         details: what `diff_analyze` says of it.
     """
 
     lines: tuple[str, ...]
+    is_settled: bool = False
     culprit: str | None = None
     part: int = 0
     details: Mapping[str, Any] | None = None
