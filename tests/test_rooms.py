@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "overflow": GROUND | {"precheck", "store", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
-    "conclude": {"blame", "errors"},
+    "conclude": {"blame", "compare", "errors"},
     "demo": {"blame", "capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},

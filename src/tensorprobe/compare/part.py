@@ -8,18 +8,19 @@ index; only where several formats are wanted are the rows kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
 from tensorprobe.compare.match import Matcher
-from tensorprobe.compare.measure import Measured, Measurer, bytes_of
+from tensorprobe.compare.measure import DataDistance, Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
 from tensorprobe.compare.result import PartResult, Tally
@@ -112,6 +113,8 @@ class PartComparison:
         self._fills: dict[int | tuple[int, int], Fill] = {}
         self._differences: FirstDifference | None = None
         self._last_unmatched: str | None = None
+        self._first_unlike: str | None = None
+        self._distances: Mapping[tuple[str, str], DataDistance] = {}
 
     def run(self, files: PartFiles) -> PartResult:
         """Compare, and write every file that was asked for."""
@@ -132,6 +135,14 @@ class PartComparison:
             self._gaps(),
             advice,
         )
+
+    def evidence(self) -> PartEvidence:
+        """Return what was found out on the way, for who names the operation at fault."""
+        first = self._first_unlike
+        if first is None and self._matcher.reference_only:
+            # The candidate lacks what the reference has, and nobody can say before which call.
+            first = next(iter(self._pair.candidate.names), "")
+        return PartEvidence(*self._pair, first, self._distances)
 
     def _gaps(self) -> tuple[Gap, ...]:
         unmapped = (
@@ -248,27 +259,37 @@ class PartComparison:
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
+        is_asked = self._options.ask_who is not None
         if self.mode == "tensor":
             measure = self._measuring()
             for window in _windows(self._matcher.calls()):
                 results = measure(window)
                 for call in window:
+                    if is_asked and self._first_unlike is None:
+                        self._look_for_unlike(call)
                     yield maker.make(call, results)
             return
         # One call after the other: what is made of it dies in the processor's cache.
         progress, total = self._options.progress, len(self._pair.candidate)
         nothing: Iterator[Measured] = iter(())
         for done, call in enumerate(self._matcher.calls()):
+            if is_asked and self._first_unlike is None:
+                self._look_for_unlike(call)
             if progress is not None and done % _CALLS_PER_TELL == 0:
                 progress("calls", done, total)
             yield maker.make(call, nothing)
         if progress is not None:
             progress("calls", total, total)
 
+    def _look_for_unlike(self, call: MatchedCall) -> None:
+        if is_unlike(call, self._distances):
+            self._first_unlike = call.name
+
     def _measuring(self) -> _Results:
         progress = self._options.progress
         on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
         measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        self._distances = measurer.distances
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare.first_difference import write_differences
+from tensorprobe.compare.evidence import AskWho, PartEvidence
+from tensorprobe.compare.first_difference import add_culprit, write_differences
 from tensorprobe.compare.inputs import Inputs, PartPair, pair_parts, read_inputs, read_mapping
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
@@ -44,6 +46,7 @@ def compare(
     jobs: int = 0,
     log: Callable[[str], None] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    ask_who: AskWho | None = None,
 ) -> ComparisonResult:
     """Compare the dump of a run under test with that of a trusted run, and write the tables.
 
@@ -62,6 +65,7 @@ def compare(
         jobs: how many threads measure; 0: one per core.
         log: is given a line for every call.
         progress: is told a unit (bytes or calls), how many are done, and of how many.
+        ask_who: is asked who is at fault, once all ranks are compared.
 
     Returns:
         Counts, the first failure and the files, for every rank. That values differ is a result.
@@ -91,12 +95,14 @@ def compare(
         jobs=jobs,
         log=log,
         progress=progress,
+        ask_who=ask_who,
     )
     return compare_inputs(inputs, Path(output), options)
 
 
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
+    started = time.monotonic()
     candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
     for dump in (candidate, reference):
         if dump.notice is not None:
@@ -119,6 +125,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
     results: list[PartResult] = []
     nodes: dict[str, dict[str, Any]] = {}
+    compared: list[tuple[str, PartEvidence]] = []
     with collector_paused():
         for pair in pairs:
             files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
@@ -132,13 +139,23 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
                     raise
                 problems.append(f"{pair.candidate.label} was not compared: {err}")
                 continue
+            node = _node_of(pair, candidate)
             if comparison.node is not None:
-                nodes[_node_of(pair, candidate)] = comparison.node
+                nodes[node] = comparison.node
+            if options.ask_who is not None:
+                compared.append((node, comparison.evidence()))
+        answer = None
+        if options.ask_who is not None:
+            seconds = time.monotonic() - started
+            answer = options.ask_who([evidence for _, evidence in compared], seconds)
     extra = []
     if options.first_difference:
         extra.append(output / f"diff_analyze_{timestamp}.json")
+        if answer is not None and answer.culprit is not None:
+            node, evidence = compared[answer.part]
+            add_culprit(nodes, node, evidence.candidate, answer)
         write_differences(extra[0], nodes)
-    return ComparisonResult(tuple(results), tuple(problems), tuple(extra))
+    return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
 
 
 def _files_of(
