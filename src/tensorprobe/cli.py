@@ -301,7 +301,7 @@ def _add_compare(
     add("reference", metavar="REFERENCE", nargs="?", help="the run that is trusted")
     add("-o", "--output", metavar="OUT", default="./output", help="folder of the results (output)")
     add("--fuzzy", action="store_true", help="match calls that differ in their number alone")
-    add("--mapping", metavar="MAP.yaml", help="names of values and of their partners")
+    add("--mapping", metavar="MAP.yaml", help="names of values and of their partners, for one rank")
     add("--highlight", action="store_true", help="mark suspicious rows red and yellow")
     add("--no-advice", action="store_true", help="do not say or write where to look first")
     add(

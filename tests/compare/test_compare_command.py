@@ -112,9 +112,9 @@ def test_what_is_missing_is_said_and_gives_code_2(
         (["{tmp}/train.py"], "train.py is no compare.json; if it is a dump it is one dump alone"),
         (
             ["{tmp}/train.py", "{tmp}/b"],
-            "train.py is no dump: it is not valid JSON, from its first",
+            "train.py is no dump: it is not valid JSON",
         ),
-        (["{tmp}/a", "{tmp}/cut.json"], "cut.json is not valid JSON"),
+        (["{tmp}/a", "{tmp}/cut.json"], "it is damaged: dump it again"),
         (["{tmp}/a", "{tmp}/empty.json"], "empty.json is empty; dump it again"),
         (["{tmp}/a", "{tmp}/b", "--format", "pdf"], "the format 'pdf' is not known"),
         (["{tmp}/a", "{tmp}/b", "--mapping", "{tmp}/no.yaml"], "no.yaml"),

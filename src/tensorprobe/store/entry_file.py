@@ -245,12 +245,9 @@ def _no_dump(path: Path, text: bytes, err: DumpError) -> str:
     """Say what a file is that holds no call, and what to give instead."""
     if not text.strip(b"\0 \n\r\t"):
         return "empty; dump it again, or give another file"
-    if path.suffix == ".json" and text.lstrip()[:1] == b"{":
+    if path.suffix == ".json":
         return f"{err}; it is damaged: dump it again, or give another file"
-    return (
-        "no dump: it is not valid JSON, from its first character on; give a dump.json, or the "
-        "folder that holds one"
-    )
+    return f"no dump: it is {err}; give a dump.json, or the folder that holds one"
 
 
 def _without_comma(text: mmap.mmap | bytes, end: int) -> int:
