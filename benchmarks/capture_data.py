@@ -4,7 +4,15 @@
 
 Task tensor, level mix, on the CPU. Every round runs the bare step, the captured step and a loop
 that writes the same bytes, each distinct file once, with plain file writes; the table holds
-medians. `--peer`, or TENSORPROBE_PEER_PYTHON, is a Python that has msprobe 8.2.1: it captures the
+medians. Both writers must find the same conditions, or one of them measures the machine:
+
+- Before each of the three, the same bytes are written once and freed again, so that the page cache
+  gets memory that was in use just before. A virtual machine gives memory that was free for some
+  seconds back to its host, and to get it again took eight times as long as to write into it.
+- Files are emptied and put aside, and removed at the end: ext4 looks past inodes that were freed
+  a short time ago, one by one, which took a millisecond a file.
+
+`--peer`, or TENSORPROBE_PEER_PYTHON, is a Python that has msprobe 8.2.1: it captures the
 same step, and the bytes are compared. Bytes are blocks of the disk; a file with many names counts
 once.
 """
@@ -66,6 +74,14 @@ def _peer_env() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
+def put_aside(folder: Path) -> None:
+    """Empty all files below a folder, and let its name go."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.truncate(path, 0)
+    folder.rename(tempfile.mkdtemp(dir=folder.parent, prefix="aside"))
+
+
 def write_plainly(contents: list[bytes], folder: Path) -> float:
     """Write contents into as many files; returns the seconds."""
     folder.mkdir()
@@ -74,7 +90,7 @@ def write_plainly(contents: list[bytes], folder: Path) -> float:
         with open(folder / str(number), "wb") as file:
             file.write(content)
     seconds = time.perf_counter() - start
-    shutil.rmtree(folder)
+    put_aside(folder)
     return seconds
 
 
@@ -111,6 +127,7 @@ def main() -> None:
     for round_number in range(arguments.rounds + 2):
         seconds = {}
         for name, run in (("bare step", bare), ("captured step", captured)):
+            write_plainly(contents, folder / "plain")
             start = time.perf_counter()
             run()
             seconds[name] = time.perf_counter() - start
@@ -118,7 +135,8 @@ def main() -> None:
             ours = bytes_on_disk(folder / "dump")
             files = distinct_files(folder / "dump").values()
             contents = [path.read_bytes() for path in files]
-        shutil.rmtree(folder / "dump")
+        put_aside(folder / "dump")
+        write_plainly(contents, folder / "plain")
         seconds["plain writes"] = write_plainly(contents, folder / "plain")
         # The first rounds fill caches and buffers.
         if round_number >= 2:

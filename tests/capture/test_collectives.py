@@ -40,6 +40,11 @@ multiprocessing: Any = torch.multiprocessing
 
 if not dist.is_available() or not dist.is_gloo_available():
     pytest.skip("this torch has no gloo", allow_module_level=True)
+if torch.__version__.startswith("2.1."):
+    pytest.skip(
+        "gloo of torch 2.1 lacks all_gather_into_tensor and others that the ranks call here",
+        allow_module_level=True,
+    )
 
 WORLD = 4
 # Far more than it takes, for a machine that is busy with other things.

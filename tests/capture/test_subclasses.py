@@ -164,7 +164,8 @@ def test_a_class_that_tells_its_parts_has_their_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+# torch 2.1 has no jagged tensors.
+@pytest.mark.parametrize("layout", [torch.strided, *filter(None, [getattr(torch, "jagged", None)])])
 def test_a_nested_tensor_has_the_numbers_of_its_values(
     layout: torch.layout, level: str, tmp_path: Path
 ) -> None:
