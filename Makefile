@@ -17,9 +17,9 @@ help:
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove everything that these targets made"
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/_*.[ch] src/tensorprobe/*/_*.[ch])
+$(STAMP): pyproject.toml compat/pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/_*.[ch] src/tensorprobe/*/_*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./compat
 	touch $@
 
 demo: $(STAMP)
@@ -49,5 +49,5 @@ docs: $(STAMP)
 	@echo "open site/index.html"
 
 clean:
-	rm -rf $(VENV) build dist site demo-output benchmarks/data .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build compat/build dist site demo-output benchmarks/data .mypy_cache .ruff_cache .hypothesis
 	find . -name '*.egg-info' -o -name '__pycache__' -o -name '_*.abi3.so' | xargs rm -rf

@@ -6,7 +6,7 @@ setup(
     ext_modules=[
         Extension(
             "tensorprobe.metrics._kernel",
-            ["src/tensorprobe/metrics/_kernel.c", "src/tensorprobe/metrics/_pair.c"],
+            [f"src/tensorprobe/metrics/{name}.c" for name in ("_kernel", "_pair", "_errors")],
             depends=["src/tensorprobe/metrics/_kernel.h", "src/tensorprobe/metrics/_pair_lanes.h"],
             # The stable ABI: one build serves every Python from 3.10 on.
             py_limited_api=True,
@@ -27,10 +27,14 @@ setup(
             )
             for name in (
                 "_crc32",
+                "capture._drafts",
+                "capture._graph",
                 "compare._plain_rows",
                 "report._row_text",
+                "store._entry_text",
                 "store._leaf_walk",
                 "store._zip_open",
+                "summary._launch",
             )
         ),
     ],

@@ -3,7 +3,9 @@
     python benchmarks/capture.py [--device cuda] [--rounds 7]
 
 One process runs each way in turn with the bare step, so that a noisy machine disturbs both alike;
-the table holds medians. With `--device cuda` also the largest extra memory of the device.
+the table holds medians. On a GPU the last numbers of a step are written while the run goes on: what
+that costs the bare step that follows stands in a column of its own, and the bare step that counts
+is the one after. With `--device cuda` also the largest extra memory of the device.
 """
 
 from __future__ import annotations
@@ -79,23 +81,30 @@ def main() -> None:
         debugger.step()
 
     print(f"{shape}\n{device}, torch {torch.__version__}, median of {arguments.rounds}")
-    print(f"{'':22}  {'ms':>8}  {'bare':>8}  {'x bare':>7}  {'extra MB':>8}")
+    titles = ("ms", "bare", "x bare", "next", "extra MB")
+    print(f"{'':22}" + "".join(f"  {title:>8}" for title in titles))
     for name, options in WAYS.items():
         # One debugger for all its steps, as in a training; making it is not part of a step.
         run = functools.partial(captured, make_debugger(name, options)) if options else bare
-        pairs = []
+        rounds = []
         # The first rounds compile kernels and fill caches.
         for round_number in range(arguments.rounds + 3):
             # The bare step beside each, so that a noisy machine disturbs both alike.
-            pair = (measure_step(bare, device), measure_step(run, device))
+            three = [measure_step(step, device) for step in (bare, run, bare)]
             if round_number >= 3:
-                pairs.append(pair)
-        base = statistics.median(before[0] for before, _ in pairs)
-        median = statistics.median(with_tool[0] for _, with_tool in pairs)
-        extra = max(with_tool[1] - before[1] for before, with_tool in pairs) / 1e6
-        print(
-            f"{name:22}  {median * 1e3:8.1f}  {base * 1e3:8.1f}  {median / base:7.2f}  {extra:8.1f}"
+                rounds.append(three)
+        base, median, after = (
+            statistics.median(three[i][0] for three in rounds) * 1e3 for i in range(3)
         )
+        extra = max(with_tool[1] - before[1] for before, with_tool, _ in rounds) / 1e6
+        cells = (
+            f"{median:.1f}",
+            f"{base:.1f}",
+            f"{median / base:.2f}",
+            f"{after:.1f}",
+            f"{extra:.1f}",
+        )
+        print(f"{name:22}" + "".join(f"  {cell:>8}" for cell in cells))
     shutil.rmtree(folder)
 
 

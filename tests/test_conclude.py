@@ -1,13 +1,19 @@
-"""`tensorprobe compare` says first who is at fault, where that is quick."""
+"""`tensorprobe compare` says first who is at fault, from what it has measured."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tensorprobe import conclude, demo
+from tensorprobe import DumpWriter, conclude, demo, open_dump
 from tensorprobe.cli import main
+from tensorprobe.compare.evidence import PartEvidence
+from tensorprobe.conclude import Judge
+from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +45,95 @@ def test_nobody_is_named_who_was_not_asked_for(
     assert "culprit" not in capsys.readouterr().out
 
 
-def test_large_dumps_get_the_command_instead(
-    pair: tuple[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_runs_that_agree_need_nothing_that_blames(tmp_path: Path, pair: tuple[str, str]) -> None:
+    program = (
+        "import sys; from tensorprobe.cli import main; "
+        f"main(['compare', {pair[1]!r}, {pair[1]!r}, '-o', {str(tmp_path)!r}]); "
+        "print([name for name in ('torch', 'tensorprobe.blame') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "verdict     both runs agree in everything that was recorded"
+    assert lines[-1] == "[]"
+
+
+FIRST = "Functional.gelu.0.forward"
+
+
+def write(folder: Path, changed: dict[int, float], *, calls: int = 3000) -> Path:
+    """Write statistics of many calls in a row, some of whose results are off."""
+    with DumpWriter(folder, DumpInfo(step=0, level="L1")) as writer:
+        size = 1.0
+        for number in range(calls):
+            given, size = size, (1 + number % 7) * changed.get(number, 1.0)
+            writer.write(
+                CallRecord(
+                    f"Functional.gelu.{number}.forward",
+                    inputs=(tensor(given),),
+                    kwargs={},
+                    outputs=(tensor(size),),
+                )
+            )
+    return folder
+
+
+def tensor(size: float) -> TensorValue:
+    return TensorValue("torch.float32", (4, 8), size, -0.9 * size, 0.01 * size, 2.5 * size)
+
+
+def test_a_large_comparison_looks_from_the_first_difference_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(conclude, "_SMALL", 1000)
+    pair = str(write(tmp_path / "a", {2500: 1.02})), str(write(tmp_path / "b", {}))
     assert compare(pair, tmp_path) == 0
     text = capsys.readouterr().out
-    assert text.startswith(f"which operation is at fault: tensorprobe blame {pair[0]} {pair[1]}\n")
-    assert compare(pair, tmp_path, "--blame") == 0
-    assert capsys.readouterr().out.startswith("culprit ")
+    assert text.startswith("culprit     Functional.gelu.2500.forward.output.0\n")
+    assert f"calls were not looked at: tensorprobe blame {pair[0]} {pair[1]}\n" in text
+
+
+def test_it_looks_further_while_all_is_noise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conclude, "_LEAST_CALLS", 200)
+    monkeypatch.setattr(conclude, "_FIRST_LOOK", 0.0)
+    noise = dict.fromkeys(range(2000), 1 + 1e-7)
+    pair = str(write(tmp_path / "a", {**noise, 700: 1.02})), str(write(tmp_path / "b", {}))
+    parts = [PartEvidence(*(open_dump(path).parts[0] for path in pair), FIRST, {})]
+    answer = Judge(*pair, is_thorough=False)(parts, 0.0)
+    assert answer.culprit is None and "not looked at" in answer.lines[-1]
+    assert Judge(*pair, is_thorough=False)(parts, 1000.0).culprit == "Functional.gelu.700.forward"
+    assert Judge(*pair, is_thorough=True)(parts, 0.0).culprit == "Functional.gelu.700.forward"
+
+
+def test_first_diff_holds_the_culprit_though_no_row_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = str(write(tmp_path / "a", {5: 1.02}, calls=9)), str(write(tmp_path / "b", {}, calls=9))
+    assert compare(pair, tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert (node["op_name"], node["op_type"]) == ("Functional.gelu.5.forward", "Functional")
+    assert node["position"] == {"call": 5, "parent": None}
+    output = node["data_info"]["output"]["Functional.gelu.5.forward.output.0"]
+    assert output["NPU max"] == pytest.approx(6 * 1.02)
+    culprit = node["culprit"]
+    assert culprit["op_name"] == "Functional.gelu.5.forward"
+    assert (culprit["kind"], culprit["confidence"]) == ("scale", "likely")
+
+
+def test_first_diff_names_the_culprit_beside_the_first_row_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {3: 1.1, 6: 3.0}
+    pair = str(write(tmp_path / "a", changed, calls=9)), str(write(tmp_path / "b", {}, calls=9))
+    assert compare(pair, tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert node["op_name"] == "Functional.gelu.6.forward"
+    assert node["culprit"]["op_name"] == "Functional.gelu.3.forward"
+    assert compare(pair, tmp_path / "without", "--first-diff", "--no-blame") == 0
+    (file,) = (tmp_path / "without" / "o").glob("diff_analyze_*.json")
+    assert "culprit" not in json.loads(file.read_text())["rank_0"][0]
 
 
 def test_what_cannot_be_opened_is_told_once(

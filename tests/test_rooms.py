@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "overflow": GROUND | {"precheck", "store", "report"},
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
-    "conclude": {"blame", "errors"},
+    "conclude": {"blame", "compare", "errors"},
     "demo": {"blame", "capture", "compare", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
@@ -129,6 +129,16 @@ def test_a_room_needs_only_the_packages_it_may(path: Path) -> None:
         top = name.partition(".")[0]
         known = top in sys.stdlib_module_names or top in ("tensorprobe", "")
         assert known or top in ALLOWED_THIRD_PARTY.get(room, set()), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "compat/src").rglob("*.py")), ids=str)
+def test_the_older_names_need_tensorprobe_alone(path: Path) -> None:
+    import sys
+
+    own = {"tensorprobe", "tensorprobe_compat", "msprobe", "ptdbg_ascend"}
+    for name in imports_of(path):
+        top = name.partition(".")[0]
+        assert top in own or top in sys.stdlib_module_names, f"{path} imports {name}"
 
 
 def test_every_room_of_the_table_exists() -> None:

@@ -315,7 +315,7 @@ def _add_compare(
     add(
         "--blame",
         action=argparse.BooleanOptionalAction,
-        help="print first which operation is at fault (by itself for small dumps)",
+        help="replay all that may be at fault, however long it takes; or name nobody",
     )
     add("--first-diff", action="store_true", help="write the first call that differs as JSON")
     stack = compare.add_mutually_exclusive_group()
@@ -347,7 +347,7 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
         "--device",
         metavar="NAME",
         action="append",
-        help="the device under test, again for several (the first accelerator, else the CPU)",
+        help="the device under test, cuda:0 or 0; again for several (the first one, or the CPU)",
     )
     add(
         "--data",
@@ -402,6 +402,7 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     )
     add("--step", type=int, metavar="N", help="only this step")
     add("--rank", type=int, metavar="N", help="only this rank")
+    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (300)")
     overflow.set_defaults(run=_overflow)
 
 
@@ -448,13 +449,17 @@ def _compare(arguments: argparse.Namespace) -> int:
     with _quick_imports():
         from tensorprobe.compare.command import compare_dumps
 
-    def conclude() -> bool:
-        from tensorprobe.conclude import print_conclusion
+    judge = None
+    # Of runs whose names differ only the user knows what belongs together.
+    if arguments.blame is None:
+        is_asked = not arguments.no_advice and arguments.mapping is None
+    else:
+        is_asked = arguments.blame
+    if is_asked:
+        from tensorprobe.conclude import Judge
 
-        paths = (arguments.candidate, arguments.reference)
-        return print_conclusion(*paths, is_wanted=arguments.blame)
-
-    is_concluding = arguments.reference is not None and not arguments.no_advice
+        paths = [path for path in (arguments.candidate, arguments.reference) if path is not None]
+        judge = Judge(*paths, is_thorough=arguments.blame is True)
     return compare_dumps(
         arguments.candidate,
         arguments.reference,
@@ -467,7 +472,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         stack=False if arguments.no_stack else True if arguments.stack else None,
         formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
         jobs=arguments.jobs,
-        conclude=conclude if is_concluding else None,
+        ask_who=judge,
     )
 
 
@@ -481,6 +486,7 @@ def _overflow(arguments: argparse.Namespace) -> int:
         imports=tuple(arguments.imports or ()),
         step=arguments.step,
         rank=arguments.rank,
+        timeout=arguments.timeout,
     )
 
 

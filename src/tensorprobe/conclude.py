@@ -1,65 +1,133 @@
 """The conclusion that `tensorprobe compare` prints before its tables.
 
-Naming the operation at fault may take longer than the tables do, so by itself this is done for
-small dumps only; for others one line says how to ask.
+    what was compared ─► nothing differs? ─► blame by what was measured ─► replays, where in doubt
+
+The comparison has read and measured everything, so that most answers cost little more. Who is named
+by distances alone needs no torch, which takes longer to import than many comparisons; calls are
+replayed where that decides. All this ends when it has taken as long as the comparison did.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
-from pathlib import Path
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from tensorprobe.compare.evidence import Answer, PartEvidence
 from tensorprobe.errors import TensorprobeError
 
-__all__ = ["print_conclusion"]
+if TYPE_CHECKING:
+    from tensorprobe.blame.conclusion import Conclusion
+    from tensorprobe.blame.effort import Effort
+    from tensorprobe.blame.run import Investigation
 
-# What is read, measured and replayed in a few seconds.
-_SMALL = 4 << 20
+__all__ = ["Judge"]
+
+# Replays may go on for as long as the comparison took, and this many seconds in any case.
+_LEAST_SECONDS = 2.0
+# Calls are looked at for a good third of that time first, and longer if nobody was found by then.
+# How long one takes, and how many of each rank are looked at in any case.
+_FIRST_LOOK = 0.4
+_CALL_SECONDS = 0.0003
+_LEAST_CALLS = 500
+_MORE_CALLS = 4
 
 
-def print_conclusion(candidate: str, reference: str, *, is_wanted: bool | None) -> bool:
-    """Print which operation is at fault, or how to find that out.
+class Judge:
+    """Says who is at fault, from what a comparison has measured.
 
     Args:
-        candidate: the dump of the run under test.
-        reference: the dump of the run that is trusted.
-        is_wanted: None leaves it to the size of the dumps.
-
-    Returns:
-        Whether somebody was named.
+        paths: the dumps of the run under test and of the trusted one, as the user wrote them, or a
+            compare.json that names both.
+        is_thorough: whether everything is looked at and replayed, however long that takes.
     """
-    if is_wanted is False:
-        return False
-    if is_wanted is None and not _are_small(candidate, reference):
-        command = shlex.join(("tensorprobe", "blame", candidate, reference))
-        sys.stdout.write(f"which operation is at fault: {command}\n\n")
-        return False
-    # Not at the top: most comparisons end here, and these take a while to load.
-    from tensorprobe.blame.run import investigate
-    from tensorprobe.blame.text import conclusion_lines
 
-    try:
-        conclusion = investigate(candidate, reference).conclusion
-    except TensorprobeError:
-        # What is wrong with the dumps is for the comparison to say, which tries the same.
-        return False
-    for line in conclusion_lines(conclusion):
-        sys.stdout.write(line + "\n")
-    sys.stdout.write("\n")
-    return conclusion.culprit is not None
+    def __init__(self, *paths: str, is_thorough: bool) -> None:
+        self._paths = paths
+        self._is_thorough = is_thorough
+
+    def __call__(self, parts: Sequence[PartEvidence], seconds: float) -> Answer:
+        """Return who is at fault.
+
+        Args:
+            parts: all ranks and steps that were compared.
+            seconds: how long that took.
+        """
+        if all(part.first_unlike is None for part in parts):
+            return Answer(("verdict     both runs agree in everything that was recorded",))
+        # Not at the top: most of it is needed where something differs.
+        from tensorprobe.blame.run import investigate_parts
+
+        efforts = iter([None]) if self._is_thorough else _efforts(parts, seconds)
+        started = time.monotonic()
+        try:
+            for effort in efforts:
+                found = investigate_parts(parts, effort=effort)
+                is_late = time.monotonic() - started > seconds / _MORE_CALLS
+                if found.conclusion.verdict != "noise" or not found.conclusion.left_out or is_late:
+                    break
+        except TensorprobeError:
+            # What is wrong with the dumps is for the comparison to say, which tries the same.
+            return Answer(())
+        return self._answer(found, parts)
+
+    def _answer(self, found: Investigation, parts: Sequence[PartEvidence]) -> Answer:
+        from tensorprobe.blame.text import conclusion_lines
+
+        conclusion = found.conclusion
+        lines = [*conclusion_lines(conclusion), *self._more(conclusion)]
+        first = conclusion.first
+        if first is None:
+            return Answer(tuple(lines), conclusion.verdict == "different from the start")
+        details = {
+            "rank": first.rank,
+            "step": first.step,
+            "value": first.place,
+            "kind": first.cause.kind,
+            "explanation": first.cause.text,
+            "confidence": first.confidence,
+        }
+        dumps = [entry.analysis.candidate.part for entry in found.ordered]
+        calls = [
+            (entry.suspect.call, dump.info.rank)
+            for entry, dump in zip(found.ordered, dumps, strict=True)
+        ]
+        dump = dumps[calls.index((first.call, first.rank))]
+        part = [part.candidate for part in parts].index(dump)
+        return Answer(tuple(lines), True, first.call, part, details)
+
+    def _more(self, conclusion: Conclusion) -> list[str]:
+        """Say how to learn more than there was time for."""
+        if self._is_thorough:
+            return []
+        why = ""
+        if conclusion.left_out:
+            total = conclusion.left_out + conclusion.calls
+            why = f"{conclusion.left_out} of {total} calls were not looked at: "
+        elif conclusion.is_cut_short:
+            why = "not all was replayed that may be at fault: "
+        first = conclusion.first
+        if first is None:
+            is_proved = conclusion.verdict != "noise" or conclusion.replayed > 0
+        else:
+            is_proved = first.confidence == "certain"
+        if is_proved and not why:
+            return []
+        command = ("tensorprobe", "blame", *self._paths)
+        if len(self._paths) == 1:
+            command = ("tensorprobe", "compare", *self._paths, "--blame")
+        return [f"{'more':<12}{why}{shlex.join(command)}"]
 
 
-def _are_small(*paths: str) -> bool:
-    total = 0
-    for path in paths:
-        folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
-        for here, _, names in os.walk(folder):
-            for name in names:
-                # A file may vanish meanwhile, or lead nowhere.
-                file = Path(here, name)
-                total += file.lstat().st_size if file.exists() else 0
-                if total > _SMALL:
-                    return False
-    return True
+def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
+    """Yield how much may be done, and how much more while nothing is found."""
+    from tensorprobe.blame.effort import Effort
+
+    until = time.monotonic() + max(_LEAST_SECONDS, seconds)
+    steps = {part.candidate.info.step for part in parts}
+    ranks = max(1, len(parts) // max(1, len(steps)))
+    calls = max(_LEAST_CALLS, int(_FIRST_LOOK * seconds / _CALL_SECONDS) // ranks)
+    while True:
+        yield Effort(calls, until, settles_doubts=True)
+        calls *= _MORE_CALLS

@@ -223,6 +223,8 @@ class CallRecord:
         parameters: a module's parameters; of a parameters_grad record, their gradients.
         saved: the one value of a record that the user saved by name.
         is_recompute: whether activation checkpointing ran the call again; None: not known.
+        defaults: what a collective took because its caller said nothing of it: the group with its
+            ranks, the operation, the root. No values of the call, and not compared.
     """
 
     name: str
@@ -232,6 +234,7 @@ class CallRecord:
     parameters: Mapping[str, Value] | None = None
     saved: tuple[Value] | None = None
     is_recompute: bool | None = None
+    defaults: Mapping[str, Value] | None = None
 
     def leaves(self, *, with_empty: bool = False) -> Iterator[Leaf]:
         """Yield every value that is no container: inputs, keywords, parameters, outputs.
@@ -323,6 +326,7 @@ class DumpInfo:
         python_version: the Python that ran, where the files tell.
         devices: the devices of that run, where the files tell.
         complete: False for a dump whose run ended before it was closed.
+        run: a mark that all steps of one process's run share, the greater the later it began.
     """
 
     rank: int | None = None
@@ -337,6 +341,7 @@ class DumpInfo:
     python_version: str | None = None
     devices: tuple[str, ...] = field(default=())
     complete: bool = True
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

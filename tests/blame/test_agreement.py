@@ -25,7 +25,7 @@ def distance(folder: Path, mine: TensorValue, other: TensorValue) -> float:
         sides.append(Side(open_dump(folder / name).parts[0]))
     meter = Meter(*sides)
     (pair,) = pair_calls(*sides)
-    (found,) = meter.measure_call(pair).outputs
+    (found,) = meter.measure_calls([pair])[pair.name].outputs
     return found.value
 
 

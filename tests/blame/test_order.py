@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorprobe import DumpWriter, open_dump
-from tensorprobe.blame.order import CallPair, pair_calls, phase_of
+from tensorprobe.blame.order import CallPair, open_sides, pair_calls, phase_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
@@ -77,3 +77,33 @@ def test_what_only_the_reference_has_stands_in_its_place(tmp_path: Path) -> None
         (2, "Torch.exp.0.forward"),
     ]
     assert pairs[1].candidate is None
+
+
+def test_a_part_of_a_run_begins_where_something_differs(tmp_path: Path) -> None:
+    forward = [f"Torch.relu.{number}.forward" for number in range(1000)]
+    backward = [f"Torch.relu.{number}.backward" for number in reversed(range(1000))]
+    run = side(tmp_path, forward + backward).part
+    ours, theirs, left_out = open_sides(run, run, most=900, first="Torch.relu.600.backward")
+    pairs = pair_calls(ours, theirs)
+    names = [pair.name for pair in pairs]
+    assert names[:50] == forward[:50]
+    assert "Torch.relu.800.backward" in names and "Torch.relu.0.backward" in names
+    assert "Torch.relu.801.backward" not in names and "Torch.relu.900.forward" not in names
+    # What a gradient is replayed from comes along.
+    assert "Torch.relu.600.forward" in names
+    assert all(pair.candidate and pair.reference for pair in pairs)
+    assert left_out == 2000 - len(names)
+    assert open_sides(run, run, most=2000, first=None)[2] == 0
+
+
+def test_a_part_of_a_run_has_what_only_the_reference_has_there(tmp_path: Path) -> None:
+    names = [f"Torch.relu.{number}.forward" for number in range(900)]
+    ours = side(tmp_path / "a", names).part
+    extra = [*names[:10], "Torch.abs.0.forward", *names[10:700], "Torch.abs.1.forward"]
+    theirs = side(tmp_path / "b", extra + names[700:]).part
+    sides = open_sides(ours, theirs, most=100, first=names[300])[:2]
+    only = [pair.name for pair in pair_calls(*sides) if pair.candidate is None]
+    assert only == ["Torch.abs.0.forward"]
+    sides = open_sides(ours, theirs, most=100, first=names[699])[:2]
+    only = [pair.name for pair in pair_calls(*sides) if pair.candidate is None]
+    assert only == ["Torch.abs.0.forward", "Torch.abs.1.forward"]

@@ -541,6 +541,25 @@ def test_group_operation_and_peer_are_in_the_record(ranks: Path) -> None:
         assert point.kwargs == {"tag": ScalarValue("int", 7)}
 
 
+def test_what_the_caller_left_to_torch_is_in_the_record(ranks: Path) -> None:
+    everybody = list(range(WORLD))
+    world = GroupValue(tuple(everybody), f"{zlib.crc32(str(everybody).encode()):08x}")
+    total = ReduceOpValue("RedOpType.SUM")
+    for dump in parts_of(ranks / "peer"):
+        told = {
+            name.removeprefix("Distributed.").removesuffix(".forward"): dump.call(name).defaults
+            for name in dump.names
+            if name.startswith("Distributed.")
+        }
+        assert told["all_reduce.0"] == {"group": world}
+        assert told["all_reduce.1"] == {"op": total}
+        assert told["all_reduce.3"] == {"group": world, "op": total}
+        assert told["all_gather.0"] == told["broadcast.0"] == {"group": world}
+        # A group of its own is given, and so is the root.
+        assert not told["broadcast.1"]
+        assert told["reduce_scatter.0"] == told["reduce.0"] == {"group": world, "op": total}
+
+
 def test_an_operation_of_a_batch_names_its_peer(ranks: Path) -> None:
     world = f"{zlib.crc32(b'[0, 1, 2, 3]'):08x}"
     for rank, dump in enumerate(parts_of(ranks / "async")):

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
-from tensorprobe.capture.gradients import GradientWatcher, InputEdges, next_sequence_number
+from tensorprobe.capture.gradients import GradientWatcher
+from tensorprobe.capture.graph_edges import InputEdges, next_sequence_number
 from tensorprobe.records import TensorValue, Value
 from torch_abilities import tells_of_indexing
 

@@ -107,10 +107,28 @@ def test_a_signal_ends_the_script_as_without_us(tmp_path: Path) -> None:
         "os.kill(os.getpid(), signal.SIGINT)\n"
     )
     answer = run(tmp_path, "stops.py")
-    assert answer.returncode == -signal.SIGINT
-    assert "KeyboardInterrupt" in answer.stderr
+    expected = plain(tmp_path, "stops.py")
+    assert answer.returncode == expected.returncode == -signal.SIGINT
+    said = "tensorprobe: captured 1 step; look with: tensorprobe show dump_path\n"
+    assert answer.stderr.replace("./dump_path", "dump_path") == said + expected.stderr
     names = [call.name for call in open_dump(tmp_path / "dump_path")]
     assert "Torch.relu.0.forward" in names
+
+
+def test_an_interrupt_inside_a_captured_call_shows_no_frame_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "stops.py").write_text(
+        "import os, signal, torch\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def stop(gradient):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "x = torch.ones(2, requires_grad=True)\n"
+        "x.register_hook(stop)\n"
+        "x.sum().backward()\n"
+    )
+    answer = run(tmp_path, "stops.py")
+    assert answer.returncode == -signal.SIGINT
+    assert "x.sum().backward()" in answer.stderr and "in stop\n" in answer.stderr
+    assert str(Path("tensorprobe", "capture")) not in answer.stderr
 
 
 def test_a_module_runs_with_its_package(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tensorprobe.capture.transport import TensorTransport
+from tensorprobe.cores import count_cores
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.store.background import allocate_plain
 from tensorprobe.store.pending_file import PendingFile
@@ -97,13 +98,17 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("way", ["host", "lane"])
+# Where the bytes of a tensor on the host are written: straight by the caller, or by a thread.
+WAYS = ["caller", "thread", "lane"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", TENSORS)
 def test_what_is_saved_is_what_torch_loads(tmp_path: Path, name: str, way: str) -> None:
     dump, tensor = Dump(tmp_path), TENSORS[name]
-    transport = TensorTransport(MIB, part=4096)
+    transport = TensorTransport(MIB, part=4096, has_spare_core=way == "thread")
     file = dump.promise("a", tensor)
-    if way == "host":
+    if way != "lane":
         transport.save(tensor, file)
     else:
         transport.save_through(SlowLane(), tensor, file)
@@ -121,15 +126,16 @@ def test_an_empty_tensor_has_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 14, MIB, 1 << 26])
-@pytest.mark.parametrize("way", ["host", "lane"])
+@pytest.mark.parametrize("way", WAYS)
 def test_later_writes_do_not_change_what_was_saved(tmp_path: Path, way: str, budget: int) -> None:
-    dump, transport = Dump(tmp_path), TensorTransport(budget, part=1 << 13)
+    dump = Dump(tmp_path)
+    transport = TensorTransport(budget, part=1 << 13, has_spare_core=way == "thread")
     lane = SlowLane()
     tensor = torch.zeros(100, 100)
     for number in range(30):
         tensor.fill_(number)
         file = dump.promise(str(number), tensor)
-        if way == "host":
+        if way != "lane":
             transport.save(tensor, file)
         else:
             transport.save_through(lane, tensor, file)
@@ -158,8 +164,26 @@ def test_a_copy_that_fails_costs_its_file_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.pt"]
 
 
+def test_where_every_core_is_at_work_the_caller_writes_without_a_copy(tmp_path: Path) -> None:
+    dump, tensor = Dump(tmp_path), torch.arange(5000.0)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(count_cores())
+        transport = TensorTransport(MIB)
+        whole = dump.promise("whole", tensor)
+        transport.save(tensor, whole)
+        assert whole.data_name == "whole.pt" and transport._pool.held == 0
+        # What does not lie in order is copied into memory that the next one uses again.
+        for number in range(3):
+            transport.save(tensor.view(50, 100).T, dump.promise(str(number), tensor.view(100, 50)))
+        assert transport._pool.held == 1 << 15
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(dump.load("2"), tensor.view(50, 100).T)
+
+
 def test_release_gives_the_memory_back(tmp_path: Path) -> None:
-    dump, transport = Dump(tmp_path), TensorTransport(MIB)
+    dump, transport = Dump(tmp_path), TensorTransport(MIB, has_spare_core=True)
     for number in range(10):
         transport.save(torch.zeros(1000), dump.promise(str(number), torch.zeros(1000)))
     transport.release()

@@ -48,6 +48,49 @@ def test_the_file_has_three_labelled_lines(tmp_path: Path) -> None:
     assert third.startswith("Expert Advice: What goes in agrees")
 
 
+def advice_of(ours: Path, theirs: Path, folder: Path) -> str:
+    found = compare(ours, theirs, folder, formats=["csv"]).parts[0].advice
+    assert found is not None
+    return found.text
+
+
+@pytest.mark.parametrize(("lone", "other"), [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_call_before_that_was_not_compared_is_named(
+    tmp_path: Path, lone: str, other: str, direction: str
+) -> None:
+    before = call(f"Torch.mul.0.{direction}", [tensor(1.0)], [tensor(7.0)])
+    calls = {lone: [before], other: []}
+    for side, number in (("a", 7.0), ("b", 1.0)):
+        relu = call(f"Torch.relu.0.{direction}", [tensor(number)], [tensor(number)])
+        write_dump(tmp_path / side, [*calls[side], relu])
+    text = advice_of(tmp_path / "a", tmp_path / "b", tmp_path / "o")
+    assert f"but Torch.mul.0.{direction} is unmatched, wholly or in part" in text
+    assert "no call before it fails" not in text and "although no gradient" not in text
+
+
+def test_a_value_that_could_not_be_compared_is_no_call_that_passed(tmp_path: Path) -> None:
+    for side, number, shape in (("a", 7.0, (2, 2)), ("b", 1.0, (4,))):
+        calls = [
+            call("Torch.flatten.0.forward", [tensor(1.0)], [tensor(number, shape=shape)]),
+            call("Torch.relu.0.forward", [tensor(number)], [tensor(number)]),
+        ]
+        write_dump(tmp_path / side, calls)
+    text = advice_of(tmp_path / "a", tmp_path / "b", tmp_path / "o")
+    assert "but Torch.flatten.0.forward is unmatched" in text
+
+
+def test_a_call_that_comes_later_is_not_blamed(tmp_path: Path) -> None:
+    for side, number in (("a", 7.0), ("b", 1.0)):
+        calls = [
+            call("Torch.relu.0.forward", [tensor(number)], [tensor(number)]),
+            call(f"Torch.{side}.0.forward", [tensor(1.0)]),
+        ]
+        write_dump(tmp_path / side, calls)
+    text = advice_of(tmp_path / "a", tmp_path / "b", tmp_path / "o")
+    assert "and no call before it fails" in text and "unmatched" not in text
+
+
 def test_plain_arguments_that_differ_are_named(tmp_path: Path) -> None:
     name = "Functional.layer_norm.0.forward"
     sides = []

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +108,14 @@ def test_what_is_missing_is_said_and_gives_code_2(
     [
         (["{tmp}/nowhere", "{tmp}/b"], "nowhere does not exist"),
         (["{tmp}/b"], "b is one dump alone"),
+        (["{tmp}/b/dump.json"], "dump.json is one dump alone; give the trusted one behind it"),
+        (["{tmp}/train.py"], "train.py is no compare.json; if it is a dump it is one dump alone"),
+        (
+            ["{tmp}/train.py", "{tmp}/b"],
+            "train.py is no dump: it is not valid JSON, from its first",
+        ),
+        (["{tmp}/a", "{tmp}/cut.json"], "cut.json is not valid JSON"),
+        (["{tmp}/a", "{tmp}/empty.json"], "empty.json is empty; dump it again"),
         (["{tmp}/a", "{tmp}/b", "--format", "pdf"], "the format 'pdf' is not known"),
         (["{tmp}/a", "{tmp}/b", "--mapping", "{tmp}/no.yaml"], "no.yaml"),
         (["{tmp}/a", "{tmp}/b", "-o", "/proc/nowhere"], "cannot be made"),
@@ -119,6 +129,9 @@ def test_bad_input_is_one_line_and_code_2(
     complaint: str,
 ) -> None:
     del pair
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "cut.json").write_text('{"task": ')
+    (tmp_path / "empty.json").write_text("")
     given = [argument.format(tmp=tmp_path) for argument in arguments]
     assert main(["compare", "-o", str(tmp_path / "o"), *given]) == 2
     captured = capsys.readouterr()
@@ -147,15 +160,39 @@ def test_torch_is_not_imported(pair: tuple[str, str], tmp_path: Path) -> None:
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("wait", [0.25, 0.5, 1.0])
-def test_an_interrupted_comparison_leaves_nothing_half_written(tmp_path: Path, wait: float) -> None:
+def write_long(folder: Path) -> tuple[Path, Path]:
+    """Statistics that take a while to compare."""
     calls = [
         call(f"Torch.relu.{number}.forward", [tensor(1.0)] * 3, [tensor(2.0)])
         for number in range(30_000)
     ]
-    dump = write_dump(tmp_path / "a", calls)
+    dump = write_dump(folder / "a", calls)
+    return dump, dump
+
+
+def write_long_data(folder: Path) -> tuple[Path, Path]:
+    """Real data that take a while to compare."""
+    array = np.arange(300, dtype=np.float32)
+    data = {f"Torch.relu.{number}.forward": {"input": [array]} for number in range(1_500)}
+    return write_data(folder / "a", data), write_data(folder / "b", data)
+
+
+@pytest.mark.parametrize(
+    ("write", "wait", "options"),
+    [
+        (write_long, 0.25, []),
+        (write_long, 1.0, []),
+        (write_long, 0.5, ["--format", "csv"]),
+        (write_long, 0.5, ["--format", "csv,json", "--first-diff"]),
+        (write_long_data, 0.0, ["--first-diff"]),
+    ],
+)
+def test_an_interrupted_comparison_leaves_nothing_half_written(
+    tmp_path: Path, write: Callable[[Path], tuple[Path, Path]], wait: float, options: list[str]
+) -> None:
+    sides = map(str, write(tmp_path))
     out = tmp_path / "o"
-    command = [sys.executable, "-m", "tensorprobe", "compare", str(dump), str(dump), "-o", str(out)]
+    command = [sys.executable, "-m", "tensorprobe", "compare", *sides, "-o", str(out), *options]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -175,11 +212,14 @@ def test_an_interrupted_comparison_leaves_nothing_half_written(tmp_path: Path, w
         pytest.skip("it was done before it could be interrupted")
     assert process.returncode == 130, error
     assert error == "tensorprobe: interrupted\n"
+    # Nothing hidden stays, and what has its name already is whole.
     assert [file for file in out.iterdir() if not file.name.startswith(("compare_", "adv"))] == []
     for file in out.glob("*.xlsx"):
-        import zipfile
-
         assert zipfile.ZipFile(file).testzip() is None
+    for file in out.glob("*.json"):
+        json.loads(file.read_text())
+    for file in out.glob("*.csv"):
+        assert file.read_text().endswith("\n") and file.read_text().count("\n") == 120_001
 
 
 def test_what_goes_into_a_call_that_overwrites_it_is_not_the_first_that_fails(

@@ -57,6 +57,7 @@ def test_one_rank_gets_the_plain_names(tmp_path: Path) -> None:
         "compare_result_TIME.xlsx",
         "compare_result_TIME.csv",
         "compare_result_TIME.json",
+        "compare_summary_TIME.json",
         "advisor_TIME.txt",
     ]
     assert sorted(file.name for file in (tmp_path / "o").iterdir()) == sorted(
@@ -75,8 +76,10 @@ def test_ranks_are_paired_by_number_and_each_gets_its_file(tmp_path: Path) -> No
     names = [re.sub(r"\d{14}", "TIME", file.name) for file in result.files]
     assert names == [
         "compare_result_rank0_TIME.csv",
+        "compare_summary_rank0_TIME.json",
         "advisor_rank0_TIME.txt",
         "compare_result_rank1_TIME.csv",
+        "compare_summary_rank1_TIME.json",
         "advisor_rank1_TIME.txt",
     ]
     assert result.problems == (
@@ -91,7 +94,36 @@ def test_a_broken_rank_does_not_stop_the_others(tmp_path: Path) -> None:
     (theirs / "step0/rank0/dump.json").write_text("no dump")
     result = compare(ours, theirs, tmp_path / "o", formats=["csv"])
     assert [part.label for part in result.parts] == ["step0/rank1"]
-    assert any("rank0" in problem and "dump.json" in problem for problem in result.problems)
+    # Told once: what is wrong with the file is why the other run's rank has no partner.
+    (problem,) = result.problems
+    assert problem.startswith("step0/rank0 was not compared: ") and "not valid JSON" in problem
+    (ours / "step0/rank1/dump.json").unlink()
+    with pytest.raises(DumpError, match="no rank and step in common"):
+        compare(ours, theirs, tmp_path / "o", formats=["csv"])
+
+
+def test_a_rank_that_is_broken_on_both_sides_is_told_of_both(tmp_path: Path) -> None:
+    for side in ("a", "b"):
+        write_ranks(tmp_path / side, {0: 1.0, 1: 1.0})
+        (tmp_path / side / "step0/rank1/dump.json").write_text("no dump")
+    result = compare(tmp_path / "a", tmp_path / "b", tmp_path / "o", formats=["csv"])
+    assert [part.label for part in result.parts] == ["step0/rank0"]
+    for side, problem in zip("ab", result.problems, strict=True):
+        assert str(tmp_path / side) in problem
+
+
+def test_a_mapping_is_for_one_rank_at_a_time(tmp_path: Path) -> None:
+    dump = write_ranks(tmp_path / "a", {0: 1.0, 1: 1.0})
+    mapping = {f"{RELU}.input.0": f"{RELU}.input.0"}
+    with pytest.raises(ConfigError, match="for one rank at a time, and these are step0/rank0, st"):
+        compare(dump, dump, tmp_path / "o", mapping=mapping)
+    assert not (tmp_path / "o").exists()
+    one = dump / "step0/rank1"
+    assert compare(one, one, tmp_path / "o", mapping=mapping).parts[0].tally.passed == 2
+    # Fuzzy matching takes all ranks, but no mapping beside it.
+    assert len(compare(dump, dump, tmp_path / "o", fuzzy=True).parts) == 2
+    with pytest.raises(ConfigError, match="a mapping file and fuzzy matching exclude each other"):
+        compare(one, one, tmp_path / "o", mapping=mapping, fuzzy=True)
 
 
 def test_steps_are_paired_too(tmp_path: Path) -> None:
@@ -189,12 +221,34 @@ def test_the_workbook_names_the_inputs_and_what_is_unmatched(tmp_path: Path) -> 
     ]
 
 
+def test_beside_a_csv_or_json_a_summary_says_what_the_small_sheets_say(tmp_path: Path) -> None:
+    ours = write_dump(tmp_path / "a", [call(RELU, [tensor(1)]), call("Torch.abs.1.forward")])
+    theirs = write_dump(tmp_path / "b", [call(RELU, [tensor(1)]), call("Torch.abs.0.forward")])
+    result = compare(ours, theirs, tmp_path / "o", formats=["csv"], fuzzy=False)
+    (file,) = (tmp_path / "o").glob("compare_summary_*.json")
+    assert file in result.files
+    summary = json.loads(file.read_text())
+    for side, dump in (("NPU", ours), ("Bench", theirs)):
+        assert summary[side]["path"] == str(next(dump.rglob("dump.json")))
+        assert summary[side]["calls"] == 2 and summary[side]["devices"] == ""
+    assert (summary["mode"], summary["fuzzy"], summary["passed"]) == ("statistics", False, 1)
+    assert [(row["Side"], row["Name"], row["Nearest"]) for row in summary["unmatched"]] == [
+        ("NPU", "Torch.abs.1.forward", "Torch.abs.0.forward"),
+        ("Bench", "Torch.abs.0.forward", "Torch.abs.1.forward"),
+    ]
+    # The table itself stays clean for whatever parses it, and a workbook needs no second file.
+    with next((tmp_path / "o").glob("*.csv")).open(newline="") as text:
+        assert len({len(row) for row in csv.reader(text)}) == 1
+    compare(ours, theirs, tmp_path / "x", formats=["xlsx"])
+    assert not list((tmp_path / "x").glob("compare_summary_*"))
+
+
 def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     result = compare(
         MLP / "L1_statistics/npu", MLP / "L1_statistics/bench", tmp_path,
         formats=["xlsx", "csv", "json"],
     )  # fmt: skip
-    book, table, rows, _ = result.files
+    book, table, rows, *_ = result.files
     with table.open(newline="") as text:
         from_csv = list(csv.reader(text))
     from_json = [list(row.values()) for row in json.loads(rows.read_text())]
@@ -282,11 +336,67 @@ def test_a_compare_json_names_both(tmp_path: Path) -> None:
     # Paths are meant from beside the file, where they are not from here.
     result = compare(config, output=tmp_path / "o", formats=["json"])
     assert "NPU_Stack_Info" in json.loads(result.files[0].read_text())[0]
-    config.write_text(json.dumps(fields | {"stack_path": "npu/stack.json"}))
+    stack = str(dump).replace("dump.json", "stack.json")
+    config.write_text(json.dumps(fields | {"stack_path": stack}))
     result = compare(config, output=tmp_path / "o2", formats=["json"])
     assert "NPU_Stack_Info" not in json.loads(result.files[0].read_text())[0]
     result = compare(config, output=tmp_path / "o3", formats=["json"], stack=True)
     assert "NPU_Stack_Info" in json.loads(result.files[0].read_text())[0]
+
+
+def test_the_fields_of_a_compare_json_may_be_a_dict(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "npu", [call(RELU, [tensor(1)])])
+    fields = {"npu_json_path": str(dump), "bench_json_path": dump}
+    assert compare(fields, output=tmp_path / "o").parts[0].tally.passed == 1
+    with pytest.raises(ConfigError, match="the inputs: bench_path is missing"):
+        compare({"npu_json_path": str(dump)}, output=tmp_path / "o")
+    with pytest.raises(ConfigError, match="leave the reference out"):
+        compare(fields, dump, tmp_path / "o")
+
+
+def test_a_named_stack_file_is_the_one_that_is_read(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])], stack=[Frame("t.py", 1, "f", "x")])
+    file = next(dump.rglob("dump.json"))
+    stack = tmp_path / "elsewhere.json"
+    stack.write_text(json.dumps({RELU: ["File other.py, line 7, in g, \n y"]}))
+    fields = {"npu_path": file, "bench_path": file, "stack_path": stack}
+    result = compare(fields, output=tmp_path / "o", formats=["json"], stack=True)
+    assert "other.py" in json.loads(result.files[0].read_text())[0]["NPU_Stack_Info"]
+    # Of a whole folder the stacks are found and shown by themselves.
+    folders = {"npu_path": dump, "bench_path": dump}
+    for asked in (None, True):
+        result = compare(folders, output=tmp_path / "o2", formats=["json"], stack=asked)
+        assert "t.py" in json.loads(result.files[0].read_text())[0]["NPU_Stack_Info"]
+
+
+def test_stacks_that_nobody_recorded_have_no_column_also_if_asked_for(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    fields = {"npu_path": dump, "bench_path": dump}
+    result = compare(fields, output=tmp_path / "o", formats=["json"], stack=True)
+    assert "NPU_Stack_Info" not in json.loads(result.files[0].read_text())[0]
+
+
+def test_a_stack_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    for given, what in ((tmp_path / "no.json", "does not exist"), (tmp_path, "is no file")):
+        fields = {"npu_path": dump, "bench_path": dump, "stack_path": given}
+        with pytest.raises(ConfigError, match=f"{what}; check it, or leave it out"):
+            compare(fields, output=tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+
+
+def test_data_that_lie_elsewhere_than_beside_their_dump_are_refused(tmp_path: Path) -> None:
+    array = np.ones(3, np.float32)
+    dump = write_data(tmp_path / "a", {RELU: {"input": [array]}})
+    file = next(dump.rglob("dump.json"))
+    fields = {"npu_path": file, "bench_path": file}
+    beside = {"npu_dump_data_dir": str(file.parent / "dump_tensor_data")}
+    assert compare(fields | beside, output=tmp_path / "o").parts[0].tally.passed == 1
+    missing = {"bench_dump_data_dir": str(tmp_path / "nowhere")}
+    assert compare(fields | missing, output=tmp_path / "o").parts[0].tally.passed == 1
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match=r"npu_dump_data_dir is .*other, but tensors are read"):
+        compare(fields | {"npu_dump_data_dir": str(tmp_path / "other")}, output=tmp_path / "o")
 
 
 @pytest.mark.parametrize(

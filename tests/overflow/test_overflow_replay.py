@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import tensorprobe
 from overflow_runs import FaultyDevice, search, try_search
 from tensorprobe import PrecisionDebugger
+from tensorprobe.capture.current import current_debugger
 from tensorprobe.cli import main
 from tensorprobe.errors import ConfigError
 from tensorprobe.overflow import OverflowReport
@@ -294,3 +296,62 @@ def test_the_search_and_the_judgement_agree_after_many_steps(tmp_path: Path) -> 
         (f"step{step}/rank", "Torch.log.0") for step in range(3)
     ]
     assert report.origins[0].part == "step0/rank"
+
+
+_ODD_OPS = """
+import os, signal, time
+import torch
+
+def is_replayed():
+    return "OVERFLOW_TEST_FAULTS" in os.environ
+
+def dies(x):
+    if is_replayed():
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return torch.exp(x)
+
+def hangs(x):
+    if is_replayed():
+        time.sleep(120)
+    return torch.exp(x)
+
+def fine(x):
+    return torch.exp(x)
+"""
+
+
+def test_a_call_that_dies_or_hangs_costs_that_call_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd_overflows_of_test.py").write_text(_ODD_OPS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    import odd_overflows_of_test as ops
+
+    names = ("fine", "dies", "hangs")
+    x = torch.tensor([1.0, 200.0])
+
+    def run() -> None:
+        debugger = current_debugger()
+        assert debugger is not None
+        for name in names:
+            debugger.register_custom_api(ops, name)
+        for name in (*names, "fine"):
+            getattr(ops, name)(x)
+        for name in names:
+            debugger.restore_custom_api(ops, name)
+
+    search(tmp_path / "dump", run)
+    monkeypatch.setenv("OVERFLOW_TEST_FAULTS", "1")
+    monkeypatch.chdir(tmp_path)
+    module = "odd_overflows_of_test"
+    assert main(["overflow", "dump", "--import", module, "--timeout", "10"]) == 0
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.splitlines() if module in line and line.startswith("The ")]
+    assert lines[0] == f"The {module}.fine.0 overflow is a normal overflow."
+    assert lines[1].startswith(f"The {module}.dies.0 overflow is not judged: ")
+    assert "died of SIGSEGV" in lines[1]
+    assert "no answer within 10 s" in lines[2]
+    assert lines[3] == f"The {module}.fine.1 overflow is a normal overflow."
+    (path,) = tmp_path.glob("overflow_check_result_*.csv")
+    assert path.read_text(encoding="utf-8-sig").count("not judged") == 2

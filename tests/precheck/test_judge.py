@@ -8,10 +8,6 @@ import torch
 from tensorprobe.precheck.judge import judge_output, worst_verdict
 
 
-def no_noise() -> list[torch.Tensor | None]:
-    return []
-
-
 def randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -19,7 +15,7 @@ def randn(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_rounded_result_passes(dtype: torch.dtype) -> None:
     truth = randn(1000)
-    judgement = judge_output(truth.to(dtype), truth, length=1, noise=no_noise)
+    judgement = judge_output(truth.to(dtype), truth, length=1, noise=())
     assert judgement.verdict == "pass"
     assert judgement.numbers is not None and judgement.numbers.pair.unequal == 0
 
@@ -29,7 +25,7 @@ def test_a_rounded_result_passes(dtype: torch.dtype) -> None:
 )
 def test_a_small_scale_error_is_an_error(dtype: torch.dtype, fault: float) -> None:
     truth = randn(1000)
-    judgement = judge_output((truth * (1 + fault)).to(dtype), truth, length=64, noise=no_noise)
+    judgement = judge_output((truth * (1 + fault)).to(dtype), truth, length=64, noise=())
     assert judgement.verdict == "error"
     assert "distance" in judgement.message and "is over" in judgement.message
     assert judgement.excess > 1
@@ -39,7 +35,7 @@ def test_one_wrong_element_in_a_million_is_an_error_although_all_ratios_hold() -
     truth = randn(1_000_000)
     wrong = truth.float()
     wrong[123_456] += 1.0
-    judgement = judge_output(wrong, truth, length=1, noise=no_noise)
+    judgement = judge_output(wrong, truth, length=1, noise=())
     assert judgement.verdict == "error"
     assert "element 123456 is off by 1" in judgement.message
     assert judgement.numbers is not None and judgement.numbers.within[2] > 0.9999
@@ -47,7 +43,7 @@ def test_one_wrong_element_in_a_million_is_an_error_although_all_ratios_hold() -
 
 def test_the_limits_that_were_missed_are_named() -> None:
     truth = randn(100)
-    judgement = judge_output(-truth.float(), truth, length=1, noise=no_noise)
+    judgement = judge_output(-truth.float(), truth, length=1, noise=())
     assert "cosine -1 is not over 0.99" in judgement.message
     assert "双万 0 is below 0.9999" in judgement.message
 
@@ -56,7 +52,7 @@ def test_what_noise_moves_as_far_is_a_warning() -> None:
     truth = randn(100)
     off = (truth * 1.02).to(torch.bfloat16)
     runs: list[torch.Tensor | None] = [truth * 0.98, truth * 1.02]
-    judgement = judge_output(off, truth, length=1, noise=lambda: runs)
+    judgement = judge_output(off, truth, length=1, noise=[lambda: runs])
     assert judgement.verdict == "warning"
     assert "rounding noise moves the precise result as far" in judgement.message
 
@@ -65,43 +61,64 @@ def test_a_value_that_is_not_finite_on_one_side_is_an_error() -> None:
     truth = randn(10)
     wrong = truth.float()
     wrong[4] = float("nan")
-    judgement = judge_output(wrong, truth, length=1, noise=no_noise)
+    judgement = judge_output(wrong, truth, length=1, noise=())
     assert judgement.verdict == "error"
     assert "1 of 10 elements are NaN or infinite on one side only" in judgement.message
 
 
 def test_what_a_half_cannot_hold_is_infinite_on_both_sides() -> None:
     truth = torch.tensor([1.0, 1e6, -1e6], dtype=torch.float32)
-    assert judge_output(truth.half(), truth, length=1, noise=no_noise).verdict == "pass"
+    assert judge_output(truth.half(), truth, length=1, noise=()).verdict == "pass"
 
 
 def test_integers_and_bools_must_be_equal() -> None:
     right = torch.arange(6).reshape(2, 3)
-    assert judge_output(right, right, length=1, noise=no_noise).verdict == "pass"
+    assert judge_output(right, right, length=1, noise=()).verdict == "pass"
     wrong = right.clone()
     wrong[1, 2] = 7
-    judgement = judge_output(wrong, right, length=1, noise=no_noise)
+    judgement = judge_output(wrong, right, length=1, noise=())
     assert judgement.verdict == "error"
     assert "1 of 6 elements differ" in judgement.message and "[1, 2]" in judgement.message
-    assert judge_output(right > 2, right > 3, length=1, noise=no_noise).verdict == "error"
+    assert judge_output(right > 2, right > 3, length=1, noise=()).verdict == "error"
 
 
 def test_other_shapes_and_kinds_are_errors() -> None:
     tensor = torch.zeros(3)
-    assert judge_output(tensor, torch.zeros(2), length=1, noise=no_noise).verdict == "error"
-    assert judge_output(tensor.int(), tensor, length=1, noise=no_noise).verdict == "error"
-    assert judge_output(tensor.int(), tensor.long(), length=1, noise=no_noise).verdict == "error"
+    assert judge_output(tensor, torch.zeros(2), length=1, noise=()).verdict == "error"
+    assert judge_output(tensor.int(), tensor, length=1, noise=()).verdict == "error"
+    assert judge_output(tensor.int(), tensor.long(), length=1, noise=()).verdict == "error"
 
 
 def test_empty_and_single_elements() -> None:
     empty = torch.zeros(0)
-    assert judge_output(empty, empty.double(), length=1, noise=no_noise).verdict == "pass"
+    assert judge_output(empty, empty.double(), length=1, noise=()).verdict == "pass"
     one = torch.tensor(1.0)
-    assert judge_output(one, one.double(), length=1, noise=no_noise).verdict == "pass"
-    assert judge_output(one * 1.001, one.double(), length=1, noise=no_noise).verdict == "error"
+    assert judge_output(one, one.double(), length=1, noise=()).verdict == "pass"
+    assert judge_output(one * 1.001, one.double(), length=1, noise=()).verdict == "error"
 
 
 def test_the_worst_verdict() -> None:
     assert worst_verdict(["pass", "error", "SKIP"]) == "error"
     assert worst_verdict(["SKIP"]) == "SKIP"
     assert worst_verdict([]) == "SKIP"
+
+
+def test_neighbours_of_the_right_numbers_are_a_warning() -> None:
+    truth = torch.tensor([1.01, -1.02], dtype=torch.float64)
+    rounded = truth.to(torch.bfloat16)
+    step = torch.finfo(torch.bfloat16).eps
+    near = judge_output(rounded + step, truth, length=1)
+    assert near.verdict == "warning" and "neighbour" in near.message
+    assert judge_output(rounded + 2 * step, truth, length=1).verdict == "error"
+
+
+def test_a_sum_that_is_kept_in_a_half_is_a_warning_and_a_wrong_factor_is_not() -> None:
+    terms = randn(64, 500).to(torch.bfloat16)
+    total = torch.zeros(500, dtype=torch.bfloat16)
+    for term in terms:
+        total += term
+    truth = terms.double().sum(0)
+    judgement = judge_output(total, truth, length=64)
+    assert judgement.verdict == "warning" and "a sum that is kept in" in judgement.message
+    scaled = (truth * 1.01).to(torch.bfloat16)
+    assert judge_output(scaled, truth, length=64).verdict == "error"

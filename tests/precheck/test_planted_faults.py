@@ -164,3 +164,31 @@ def test_a_planted_fault_is_an_error_and_a_right_operator_is_none(
         assert verdict == "error", (gradient_only, result)
         if gradient_only:
             assert result.forward == "pass"
+
+
+_SHORT = [
+    op(M, "sum", lambda f, x: f(x(16, 32).abs())),
+    op(F, "mse_loss", lambda f, x: f(x(16, 32), x(16, 32))),
+    op(T, "mul", lambda f, x: f(x(3), x(3))),
+    op(T, "sigmoid", lambda f, x: f(x(2))),
+    op(T, "matmul", lambda f, x: f(x(2, 32), x(32, 2))),
+    op(F, "softmax", lambda f, x: f(x(2, 4), dim=-1)),
+]
+
+
+@pytest.mark.parametrize("dtype", FAULTS, ids=str)
+@pytest.mark.parametrize("operator", _SHORT, ids=lambda operator: str(operator.name))
+def test_a_fault_of_few_elements_and_of_every_half_precision_is_an_error(
+    operator: Operator, dtype: torch.dtype, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = captured(operator, dtype, capture)
+    checker = Checker(part, torch.device("cpu"))
+    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    right = getattr(operator.home, operator.name)
+    wrong = right
+    for each in FAULTS if dtype is not torch.float32 else (dtype,):
+        if each is not torch.float32 or dtype is torch.float32:
+            wrong = faulty(wrong, each, gradient_only=False)
+    callables._find.cache_clear()
+    monkeypatch.setattr(operator.home, operator.name, wrong)
+    assert checker.check(name).forward == "error"

@@ -14,12 +14,30 @@ def noise(dtype: torch.dtype, unit: float) -> RoundingNoise:
 
 def test_what_computes_is_moved_and_what_moves_numbers_is_not() -> None:
     tensor = torch.ones(1000, dtype=torch.float64)
+    numbers = torch.linspace(1, 20, 10_000, dtype=torch.float64)
     with noise(torch.bfloat16, 2.0**-8):
         copied = tensor.clone().reshape(10, 100).T
-        moved = tensor * 3
+        exact = numbers * 3
+        moved = exact.clone()
+    assert torch.equal(exact, numbers * 3)
     assert torch.equal(copied, torch.ones(100, 10, dtype=torch.float64))
-    error = (moved - 3).abs() / 3
-    assert 2.0**-9 < float(error.max()) <= 2.0**-8
+    error = (moved / numbers / 3 - 1) * 2**8
+    assert 0.99 < float(error.max()) <= 1
+    assert -1 <= float(error.min()) < -0.99
+    assert abs(float(error.mean())) < 0.05 and abs(float(error.square().mean()) - 1 / 3) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_numbers_have_equal_errors_and_another_run_has_others(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([1.5, 2.5, 1.5, 2.5], dtype=dtype)
+    generator = torch.Generator().manual_seed(3)
+    runs = []
+    for _ in range(2):
+        with RoundingNoise(torch.bfloat16, 2.0**-8, generator):
+            runs.append((numbers * 2).clone())
+    assert all(torch.equal(run[:2], run[2:]) for run in runs)
+    assert not torch.equal(runs[0], runs[1])
+    assert float(runs[0][0] / 3 - 1) != float(runs[0][1] / 5 - 1)
 
 
 def test_a_kernel_of_several_steps_is_taken_apart() -> None:

@@ -103,6 +103,14 @@ def test_a_right_device_has_no_errors(train: Path, tmp_path: Path, data: str | N
     assert 'Functional.linear.0.backward.output.1,torch.float64,torch.float32,"(16, 8)"' in text
 
 
+def test_a_dump_may_be_named_from_the_current_folder(
+    train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(train.parent)
+    report = tensorprobe.precheck(train.name, tmp_path / "out", devices=["cpu"], include=["linear"])
+    assert report.counts["pass"] == len(report.lines) > 0
+
+
 def test_statistics_alone_are_enough(capture: Capture, tmp_path: Path) -> None:
     part = capture(train_a_little, task="statistics")
     report = tensorprobe.precheck(part.path, tmp_path, devices=["cpu"])

@@ -11,15 +11,17 @@ element that is off is not washed out by the others.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorprobe.blame.buffers import is_buffer
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.sides import Side
+from tensorprobe.compare.match import Pair
+from tensorprobe.compare.measure import DataDistance, Measurer
 from tensorprobe.dtypes import dtype_named
-from tensorprobe.errors import DumpError
-from tensorprobe.metrics.pair import measure_pair
-from tensorprobe.metrics.pair_numbers import Unavailable, relative_distance
 from tensorprobe.records import Leaf, TensorValue
+from tensorprobe.store.leaves import flat_leaf
 
 __all__ = [
     "CallAgreement",
@@ -63,49 +65,72 @@ class CallAgreement:
     outputs: tuple[Distance, ...]
 
 
+# What a pass over the calls finds: the place, both tensors, and whether it is a result.
+_Found = tuple[str, TensorValue, TensorValue, bool]
+_AT_ONCE = 512
+
+
 class Meter:
-    """Measures pairs of tensors, each once.
+    """Measures the tensors of paired calls, each pair of them once.
 
     A tensor is recorded where it comes out of a call and where it goes into others; statistics to
     the last digit on both sides tell that it is the same pair. What comes out is always measured:
     an operation that puts the right values into wrong places keeps all statistics.
+
+    Args:
+        candidate: the run under test.
+        reference: the trusted run.
+        known: what has been measured already, by the names of both files.
     """
 
-    def __init__(self, candidate: Side, reference: Side) -> None:
-        self._candidate, self._reference = candidate, reference
-        self._known: dict[tuple[StatisticsKey, StatisticsKey], float] = {}
-        self.measured_bytes = 0
+    def __init__(
+        self,
+        candidate: Side,
+        reference: Side,
+        known: Mapping[tuple[str, str], DataDistance] | None = None,
+    ) -> None:
+        self._rank = candidate.part.info.rank
+        self._measurer = Measurer(candidate.part, reference.part)
+        self._measurer.distances.update(known or {})
+        self._by_statistics: dict[tuple[StatisticsKey, StatisticsKey], float] = {}
 
-    def measure_call(self, pair: CallPair) -> CallAgreement:
-        """Return the distances of a call's tensors that both runs have."""
-        if pair.candidate is None or pair.reference is None:
-            return CallAgreement((), ())
-        theirs = {_place(leaf): leaf.value for leaf in pair.reference.leaves()}
-        inputs: list[Distance] = []
-        outputs: list[Distance] = []
-        for leaf in pair.candidate.leaves():
-            place = _place(leaf)
-            other = theirs.get(place)
-            if isinstance(leaf.value, TensorValue) and isinstance(other, TensorValue):
-                is_output = leaf.section in ("output", "")
-                distance = self._measure(place, leaf.value, other, afresh=is_output)
-                (outputs if is_output else inputs).append(distance)
-        return CallAgreement(tuple(inputs), tuple(outputs))
+    def measure_calls(self, pairs: Sequence[CallPair]) -> dict[str, CallAgreement]:
+        """Return the distances of all calls' tensors that both runs have, by the calls' names."""
+        found = [(pair.name, list(_tensors_of(pair, self._rank))) for pair in pairs]
+        self._measure_data([item for _, items in found for item in items])
+        agreements = {}
+        for name, items in found:
+            inputs: list[Distance] = []
+            outputs: list[Distance] = []
+            for item in items:
+                (outputs if item[3] else inputs).append(self._distance(item))
+            agreements[name] = CallAgreement(tuple(inputs), tuple(outputs))
+        return agreements
 
-    def _measure(
-        self, place: str, mine: TensorValue, other: TensorValue, *, afresh: bool
-    ) -> Distance:
+    def _measure_data(self, found: Sequence[_Found]) -> None:
+        """Read what is not known yet, on all cores."""
+        wanted: dict[tuple[str, str], Pair] = {}
+        seen: set[tuple[StatisticsKey, StatisticsKey]] = set()
+        for _, mine, other, is_output in found:
+            if mine.data_name is None or other.data_name is None or mine.shape != other.shape:
+                continue
+            names = (mine.data_name, other.data_name)
+            keys = _keys_of(mine, other)
+            is_known = names in self._measurer.distances or (not is_output and keys in seen)
+            if keys is not None:
+                seen.add(keys)
+            if not is_known:
+                wanted[names] = Pair(flat_leaf("", mine), flat_leaf("", other), "")
+        pairs = list(wanted.values())
+        for start in range(0, len(pairs), _AT_ONCE):
+            self._measurer.measure_all(pairs[start : start + _AT_ONCE])
+
+    def _distance(self, found: _Found) -> Distance:
+        place, mine, other, _ = found
         if mine.shape != other.shape:
             return Distance(place, math.inf, "shape", mine, other)
         if mine.data_name is not None and other.data_name is not None:
-            ours, theirs = statistics_key(mine), statistics_key(other)
-            keys = None if ours is None or theirs is None else (ours, theirs)
-            known = None if afresh or keys is None else self._known.get(keys)
-            if known is None:
-                known = self._measure_data(mine, other)
-            if keys is not None:
-                self._known[keys] = known
-            return Distance(place, known, "data", mine, other)
+            return Distance(place, self._data_distance(mine, other), "data", mine, other)
         if mine.checksum is not None and other.checksum is not None:
             if mine.checksum == other.checksum and mine.dtype == other.dtype:
                 return Distance(place, 0.0, "checksum", mine, other)
@@ -113,20 +138,38 @@ class Meter:
                 return Distance(place, math.nan, "checksum", mine, other)
         return Distance(place, _statistics_distance(mine, other), "statistics", mine, other)
 
-    def _measure_data(self, mine: TensorValue, other: TensorValue) -> float:
-        try:
-            ours, theirs = self._candidate.part.load(mine), self._reference.part.load(other)
-        except DumpError:
-            return _statistics_distance(mine, other)
-        self.measured_bytes += ours.nbytes + theirs.nbytes
-        numbers = measure_pair(ours, theirs)
-        if not numbers.unequal:
-            return 0.0
-        norm = relative_distance(numbers)
-        if isinstance(norm, Unavailable):
-            return math.inf
-        size = largest_element(other)
-        return max(norm, numbers.max_abs_error / size) if size else norm
+    def _data_distance(self, mine: TensorValue, other: TensorValue) -> float:
+        found = self._measurer.distances.get((str(mine.data_name), str(other.data_name)))
+        keys = _keys_of(mine, other)
+        if found is None:
+            # The same pair under other names, or what cannot be read.
+            known = None if keys is None else self._by_statistics.get(keys)
+            return _statistics_distance(mine, other) if known is None else known
+        distance = 0.0
+        if found.unequal:
+            size = largest_element(other)
+            distance = max(found.relative, found.largest / size) if size else found.relative
+        if keys is not None:
+            self._by_statistics[keys] = distance
+        return distance
+
+
+def _tensors_of(pair: CallPair, rank: int | None) -> Iterator[_Found]:
+    if pair.candidate is None or pair.reference is None:
+        return
+    theirs = {_place(leaf): leaf.value for leaf in pair.reference.leaves()}
+    for leaf in pair.candidate.leaves():
+        mine, place = leaf.value, _place(leaf)
+        other = theirs.get(place)
+        if isinstance(mine, TensorValue) and isinstance(other, TensorValue):
+            if is_buffer(pair.candidate, leaf, place, rank):
+                continue
+            yield place, mine, other, leaf.section in ("output", "")
+
+
+def _keys_of(mine: TensorValue, other: TensorValue) -> tuple[StatisticsKey, StatisticsKey] | None:
+    ours, theirs = statistics_key(mine), statistics_key(other)
+    return None if ours is None or theirs is None else (ours, theirs)
 
 
 def _place(leaf: Leaf) -> str:

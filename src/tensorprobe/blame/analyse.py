@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorprobe.blame.agreement import CallAgreement, Meter, is_float, significant_bits
+from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.explain import Unexplained, explain_call
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.operations import MATRIX, RANDOM, operation_of
-from tensorprobe.blame.order import CallPair, Phase, pair_calls
-from tensorprobe.blame.select import plan_replays
+from tensorprobe.blame.order import CallPair, Phase, open_sides, pair_calls
+from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
+from tensorprobe.compare.measure import DataDistance
 from tensorprobe.errors import NameFormatError, RebuildError
 from tensorprobe.names import UNINITIALISED, forward_of
 from tensorprobe.records import CallRecord, ScalarValue, TensorValue
@@ -35,6 +37,7 @@ __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
 Basis = Literal["replay", "inputs", "arguments", "state", "sequence", "gap"]
 
 _TF32 = 2.0**-11
+_ALL = Effort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class RankAnalysis:
         basis: data, statistics, checksums or nothing.
         background: the distance that results usually have.
         raised: families of operations that work in fewer bits in the whole run.
+        left_out: how many calls were not looked at.
+        is_cut_short: whether the time ended before everything was replayed that leaves a doubt.
     """
 
     candidate: Side
@@ -107,6 +112,8 @@ class RankAnalysis:
     basis: str
     background: float
     raised: Mapping[tuple[str, str], int]
+    left_out: int = 0
+    is_cut_short: bool = False
 
     def victims(self, position: int) -> int:
         """Return how many calls behind a position have results that differ."""
@@ -117,21 +124,39 @@ class RankAnalysis:
         )
 
 
-def analyse_rank(candidate: RankDump, reference: RankDump) -> RankAnalysis:
-    """Compare one rank of two runs and find where errors come up."""
-    ours, theirs = Side(candidate), Side(reference)
+def analyse_rank(
+    candidate: RankDump,
+    reference: RankDump,
+    *,
+    known: Mapping[tuple[str, str], DataDistance] | None = None,
+    first: str | None = None,
+    carried: float = 0.0,
+    effort: Effort = _ALL,
+) -> RankAnalysis:
+    """Compare one rank of two runs and find where errors come up.
+
+    Args:
+        candidate: the run under test.
+        reference: the trusted run.
+        known: distances that have been measured already.
+        first: the first call of which something differs, where that is known.
+        carried: the distance that is usual in the step before.
+        effort: how much may be done.
+    """
+    ours, theirs, left_out = open_sides(candidate, reference, most=effort.calls, first=first)
     pairs = pair_calls(ours, theirs)
-    meter = Meter(ours, theirs)
-    agreements = {pair.name: meter.measure_call(pair) for pair in pairs}
+    agreements = Meter(ours, theirs, known).measure_calls(pairs)
     links = follow_tensors(theirs.calls.values())
     walk = _Walk(pairs, agreements)
-    start = find_start_differences(pairs, agreements, links, walk.before)
-    splits, unreplayed = _replay(pairs, agreements, walk, start, ours, theirs)
+    start = find_start_differences(pairs, agreements, links, walk.before, carried)
+    replays = _Replays(ours, theirs, effort)
+    replays.run(_plan(pairs, agreements, walk, start, effort), last=len(pairs))
+    splits = replays.splits
     suspicions = {found.call: found for found in find_suspicions(list(splits.values()))}
     raised = {key: index for key, index in working_index(splits.values()).items() if index}
     work = _TF32 if ("matrix products", "torch.float32") in raised else walk.work
     suspects = _collect(pairs, agreements, walk, splits, suspicions, start, work)
-    if not any(suspect.phase == "forward" for suspect in suspects):
+    if _may_have_gap(suspects, effort):
         gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects)
         if gap is not None:
             suspects = sorted([*suspects, gap], key=lambda suspect: suspect.position)
@@ -143,11 +168,20 @@ def analyse_rank(candidate: RankDump, reference: RankDump) -> RankAnalysis:
         tuple(suspects),
         start,
         splits,
-        unreplayed,
+        replays.failures,
         _basis(agreements),
         walk.usual,
         raised,
+        left_out,
+        replays.is_cut_short,
     )
+
+
+def _may_have_gap(suspects: Sequence[Suspect], effort: Effort) -> bool:
+    """Whether to look for what was not recorded: every suspect is a gradient, and there is time."""
+    if effort.settles_doubts and suspects:
+        return False
+    return not any(suspect.phase == "forward" for suspect in suspects)
 
 
 class _Walk:
@@ -170,10 +204,10 @@ class _Walk:
             agreement = agreements[pair.name]
             background = distances[len(distances) // 2] if distances else 0.0
             self.before[pair.name] = background
+            if operation_of(pair.name) in UNINITIALISED:
+                continue  # Memory as it was found is no noise of the run.
             forward = _forward_agreement(pair, agreements)
-            found = None
-            if operation_of(pair.name) not in UNINITIALISED:
-                found = explain_call(pair, agreement, forward, background, self.work)
+            found = explain_call(pair, agreement, forward, background, self.work)
             if found is not None:
                 self.unexplained[pair.name] = found
             elif not self.unexplained:
@@ -211,40 +245,63 @@ def _forward_agreement(
         return None
 
 
-def _replay(
+def _plan(
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
     walk: _Walk,
     start: StartDifferences,
-    ours: Side,
-    theirs: Side,
-) -> tuple[dict[str, CallSplit], dict[str, str]]:
-    splits: dict[str, CallSplit] = {}
-    unreplayed: dict[str, str] = {}
+    effort: Effort,
+) -> ReplayPlan:
     settled = _settled_position(pairs, walk, start)
-    plan = plan_replays(pairs, agreements, walk.unexplained, settled)
-    if not plan.calls:
-        return splits, unreplayed
-    # Here and not above: what is answered without a replay does not wait for torch.
-    from tensorprobe.blame.split import split_call
+    if not effort.settles_doubts:
+        return plan_replays(pairs, agreements, walk.unexplained, settled)
+    if start.kind in ("data", "weights"):
+        return ReplayPlan((), True)
+    return plan_doubts(pairs, agreements, walk.unexplained, settled)
 
-    last = len(pairs)
-    for pair in plan.calls:
-        if pair.position > last:
-            continue
-        try:
-            split = split_call(pair, ours, theirs)
-        except RebuildError as err:
-            unreplayed[pair.name] = str(err)
-        else:
-            splits[pair.name] = split
-            if split.skipped and not split.outputs:
-                unreplayed[pair.name] = split.skipped[0]
-            if plan.is_partial and find_suspicions([split]):
-                last = min(last, pair.position)
-        ours.forget()
-        theirs.forget()
-    return splits, unreplayed
+
+class _Replays:
+    """Replays calls and keeps what that shows.
+
+    Attributes:
+        splits: the numbers, by call.
+        failures: why other calls could not be replayed.
+        is_cut_short: whether the time ended before all was done.
+    """
+
+    def __init__(self, ours: Side, theirs: Side, effort: Effort) -> None:
+        self.splits: dict[str, CallSplit] = {}
+        self.failures: dict[str, str] = {}
+        self.is_cut_short = False
+        self._ours, self._theirs, self._effort = ours, theirs, effort
+
+    def run(self, plan: ReplayPlan, *, last: int) -> None:
+        """Replay the calls of a plan; of a partial one up to the first that is at fault."""
+        if not plan.calls:
+            return
+        # Here and not above: what is answered without a replay does not wait for torch.
+        from tensorprobe.blame.replay import threads_for
+        from tensorprobe.blame.split import split_call
+
+        for pair in plan.calls:
+            if pair.position > last:
+                continue
+            if self._effort.is_over():
+                self.is_cut_short = True
+                break
+            try:
+                with threads_for(plan.costs.get(pair.name, 0.0)):
+                    split = split_call(pair, self._ours, self._theirs)
+            except RebuildError as err:
+                self.failures[pair.name] = str(err)
+            else:
+                self.splits[pair.name] = split
+                if split.skipped and not split.outputs:
+                    self.failures[pair.name] = split.skipped[0]
+                if plan.is_partial and find_suspicions([split]):
+                    last = min(last, pair.position)
+            self._ours.forget()
+            self._theirs.forget()
 
 
 def _settled_position(

@@ -13,7 +13,7 @@ from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.start import StartDifferences
 from tensorprobe.records import Frame
 
-__all__ = ["Accused", "Conclusion", "Confidence", "Verdict"]
+__all__ = ["Accused", "Conclusion", "Confidence", "StepSpan", "Verdict"]
 
 Verdict = Literal["culprit", "different from the start", "noise", "identical", "nothing to compare"]
 Confidence = Literal["certain", "likely", "possible"]
@@ -110,6 +110,27 @@ class Accused:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSpan:
+    """Which of several steps an answer is about.
+
+    Attributes:
+        step: the step.
+        steps: all that both runs have, in their order.
+    """
+
+    step: int | None
+    steps: tuple[int | None, ...]
+
+    @property
+    def before(self) -> str:
+        """The steps before it, in words; empty without one."""
+        earlier = [str(step) for step in self.steps[: self.steps.index(self.step)]]
+        return (
+            earlier[0] if len(earlier) == 1 else f"{earlier[0]} to {earlier[-1]}" if earlier else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Conclusion:
     """The answer.
 
@@ -127,6 +148,9 @@ class Conclusion:
         only_candidate: calls that only the candidate has.
         only_reference: calls that only the reference has.
         notes: what else the reader must know.
+        span: which step this is about, where there are several.
+        left_out: how many calls were not looked at, because there was no time.
+        is_cut_short: whether the time ended before every doubt was settled.
     """
 
     culprit: str | None
@@ -142,6 +166,9 @@ class Conclusion:
     only_candidate: tuple[str, ...]
     only_reference: tuple[str, ...]
     notes: tuple[str, ...]
+    span: StepSpan | None = None
+    left_out: int = 0
+    is_cut_short: bool = False
 
     @property
     def first(self) -> Accused | None:
@@ -170,6 +197,7 @@ class Conclusion:
                 ],
             },
             "basis": self.basis,
+            "steps": [] if self.span is None else list(self.span.steps),
             "calls": self.calls,
             "differing": self.differing,
             "replayed": self.replayed,

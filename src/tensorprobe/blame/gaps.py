@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from tensorprobe.blame.agreement import CallAgreement, significant_bits, statistics_key
 from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
-from tensorprobe.blame.replay import replay_backward
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.records import CallRecord, TensorValue
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["GapSuspect", "find_gap_suspect"]
 
@@ -145,6 +146,8 @@ def _argument_size(forward: CallRecord, use: Use) -> int:
 
 
 def _unit(tensor: torch.Tensor) -> float:
+    import torch
+
     return float(torch.finfo(tensor.dtype).eps) / 2
 
 
@@ -189,6 +192,11 @@ def _sum_of_gradients(backward: CallRecord, uses: Sequence[Use], side: Side) -> 
 
 def _gradient_of(use: Use, side: Side) -> torch.Tensor:
     """Return what one user of a tensor sends back to it, in float64."""
+    # Here and not above: where nothing arrives that is off, nobody waits for torch.
+    import torch
+
+    from tensorprobe.blame.replay import replay_backward
+
     forward, backward = side.calls[use.call], side.calls[_backward_of(use.call)]
     readings = replay_backward(
         backward,
@@ -210,6 +218,8 @@ def _gradient_of(use: Use, side: Side) -> torch.Tensor:
 
 def _blame_user(got: torch.Tensor, uses: Sequence[Use], side: Side) -> str:
     """Return the user whose gradient points most along what is left over."""
+    import torch
+
     gradients = [_gradient_of(use, side).reshape(got.shape) for use in uses]
     error = got.to(torch.float64) - torch.stack(gradients).sum(0)
 
@@ -224,6 +234,6 @@ def _blame_user(got: torch.Tensor, uses: Sequence[Use], side: Side) -> str:
 def _relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
     if got.numel() != wanted.numel():
         raise RebuildError("the replayed gradients have another shape")
-    difference = got.to(torch.float64) - wanted.reshape(got.shape)
+    difference = got.double() - wanted.reshape(got.shape)
     size = float(wanted.norm())
     return float(difference.norm()) / size if size else math.inf

@@ -6,6 +6,8 @@ rounded to the type of its result: the widest tolerance that floating-point arit
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
 
@@ -113,6 +115,7 @@ _MATRIX_MODULES = {
 }
 
 
+@lru_cache(maxsize=1 << 16)
 def operation_of(name: str) -> str:
     """Return what a call's name says it does: the API's name, or the module's class.
 

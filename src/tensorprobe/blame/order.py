@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from tensorprobe.blame.sides import Side
 from tensorprobe.compare.align import align_names
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
+from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, forward_of, parse_call
 from tensorprobe.records import CallRecord
+from tensorprobe.store import RankDump
 
-__all__ = ["CallPair", "Phase", "pair_calls", "phase_of"]
+__all__ = ["CallPair", "Phase", "forward_name", "open_sides", "pair_calls", "phase_of"]
 
 Phase = Literal["forward", "backward"]
+
+# Of a part of a run: the beginning, which tells what it was fed with, and what led up to the part.
+_BEGINNING = 50
+_LEAD = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class CallPair:
     reference: CallRecord | None
 
 
+@lru_cache(maxsize=1 << 16)
 def phase_of(name: str) -> Phase:
     """Return whether a call belongs to the forward or the backward pass.
 
@@ -45,6 +52,63 @@ def phase_of(name: str) -> Phase:
     if isinstance(call, (ApiCall, ModuleCall)):
         return call.direction
     return "backward" if isinstance(call, ParameterGradients) else "forward"
+
+
+def forward_name(name: str) -> str:
+    """Return the name of the forward call that a backward call, or gradients, belong to.
+
+    >>> forward_name("Module.fc.Linear.parameters_grad")
+    'Module.fc.Linear.forward.0'
+    """
+    call = parse_call(name)
+    if isinstance(call, ParameterGradients):
+        return str(ModuleCall(call.path, call.class_name, "forward", call.number or 0))
+    return forward_of(name)
+
+
+def open_sides(
+    candidate: RankDump, reference: RankDump, *, most: int | None, first: str | None
+) -> tuple[Side, Side, int]:
+    """Read the calls of one rank of both runs.
+
+    Args:
+        candidate: the run under test.
+        reference: the trusted run.
+        most: how many calls are read, in the order of the run; None: all.
+        first: the first call of which something differs, where that is known: before it there is
+            nothing to be found.
+
+    Returns:
+        Both sides, and how many calls were left out.
+    """
+    if most is None or len(candidate) <= most:
+        return Side(candidate), Side(reference), 0
+    ours, theirs = _run_order(candidate.names), _run_order(reference.names)
+    partners = {name: name for name in ours} if ours == theirs else align_names(ours, theirs)
+    beginning, lead = min(_BEGINNING, most // 4), min(_LEAD, most // 4)
+    start = max(0, ours.index(first) - lead) if first is not None and first in candidate else 0
+    if start <= beginning:
+        start, kept = 0, ours[:most]
+    else:
+        kept = [*ours[:beginning], *ours[start : start + most - beginning]]
+    # A backward call is judged and replayed with its forward call.
+    kept += [forward_name(name) for name in kept if phase_of(name) == "backward"]
+    wanted = set(kept)
+    chosen = [name for name in candidate.names if name in wanted]
+    paired = {partners[name] for name in kept if name in partners}
+    # What only the reference has stands behind a call that both have.
+    only = set(theirs) - set(partners.values())
+    others, is_inside = [], start == 0
+    for name in reference.names:
+        if name in paired:
+            is_inside = True
+            others.append(name)
+        elif name in only:
+            if is_inside:
+                others.append(name)
+        else:
+            is_inside = False
+    return Side(candidate, chosen), Side(reference, others), len(ours) - len(chosen)
 
 
 def pair_calls(candidate: Side, reference: Side) -> list[CallPair]:

@@ -2,7 +2,8 @@
 
 A collective hands a bad value of one rank to all others. On those its inputs agree and its result
 does not, which looks like a fault of the collective; it is one only if no rank sent a bad value.
-Ranks run on their own between collectives, so how many a rank has passed is the common clock.
+Ranks run on their own between collectives, so how many a rank has passed is the common clock; what
+only two ranks exchange does not count.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import significant_bits
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
+from tensorprobe.blame.operations import operation_of
 
 __all__ = ["RankSuspect", "order_suspects"]
+
+_BETWEEN_TWO = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
     entries: list[tuple[tuple[int, int], int, Suspect]] = []
     for index, analysis in enumerate(analyses):
         for suspect in analysis.suspects:
-            if _is_collective(suspect.call) and _was_sent(suspect.call, analyses):
+            if _is_collective(suspect.call) and _was_sent(suspect, index, analyses, clocks):
                 continue
             entries.append(((clocks[index][suspect.position], suspect.position), index, suspect))
     entries.sort(key=lambda entry: entry[0])
@@ -51,24 +55,48 @@ def _clock(analysis: RankAnalysis) -> list[int]:
     passed, clock = 0, []
     for pair in analysis.pairs:
         clock.append(passed)
-        passed += _is_collective(pair.name)
+        passed += _is_collective(pair.name) and operation_of(pair.name) not in _BETWEEN_TWO
     clock.append(passed)
     return clock
 
 
-def _was_sent(call: str, analyses: Sequence[RankAnalysis]) -> bool:
+def _was_sent(
+    suspect: Suspect,
+    receiver: int,
+    analyses: Sequence[RankAnalysis],
+    clocks: Sequence[Sequence[int]],
+) -> bool:
     """Whether some rank went into a collective with a value that already differed."""
     if len(analyses) == 1:
         return False
-    for analysis in analyses:
-        if any(not _is_collective(suspect.call) for suspect in analysis.suspects):
-            return True
-        agreement = analysis.agreements.get(call)
-        if agreement is not None and any(
-            _is_off(d.value, d.candidate.dtype) for d in agreement.inputs
-        ):
+    passed = clocks[receiver][suspect.position]
+    for index, analysis in enumerate(analyses):
+        for other in analysis.suspects:
+            is_before = index != receiver or other.position < suspect.position
+            is_own = not _is_collective(other.call)
+            if is_own and is_before and clocks[index][other.position] <= passed:
+                return True
+        if any(_sends_bad(analysis, name) for name in _sending(suspect.call, analysis)):
             return True
     return False
+
+
+def _sending(call: str, analysis: RankAnalysis) -> list[str]:
+    """Return a rank's calls that send what a call on another rank receives."""
+    if operation_of(call) not in _BETWEEN_TWO:
+        return [call]
+    return [
+        pair.name
+        for pair in analysis.pairs
+        if _is_collective(pair.name) and operation_of(pair.name) in _BETWEEN_TWO
+    ]
+
+
+def _sends_bad(analysis: RankAnalysis, call: str) -> bool:
+    agreement = analysis.agreements.get(call)
+    return agreement is not None and any(
+        _is_off(d.value, d.candidate.dtype) for d in agreement.inputs
+    )
 
 
 def _is_off(distance: float, dtype: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["Load", "Prepare", "Readings", "replay_backward", "replay_forward"]
+__all__ = ["Load", "Prepare", "Readings", "replay_backward", "replay_forward", "threads_for"]
 
 Load = Callable[[TensorValue], torch.Tensor]
 Prepare = Callable[[torch.Tensor], torch.Tensor]
@@ -38,6 +39,22 @@ Readings = dict[str, list["torch.Tensor | None"]]
 _DROPOUTS = frozenset(("dropout", "dropout_"))
 # What a replay may raise when a record does not fit the function of this torch.
 _MISFITS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
+
+
+# Products and sums: below this threads wait for each other longer than they work.
+_WORTH_THREADS = 3e6
+
+
+@contextmanager
+def threads_for(cost: float) -> Iterator[None]:
+    """Let torch use one thread only for what is quickly done."""
+    before = torch.get_num_threads()
+    if cost < _WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def replay_forward(call: CallRecord, load: Load, prepare: Prepare, *, exact: bool) -> Readings:

@@ -8,20 +8,24 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprobe.blame.analyse import RankAnalysis, analyse_rank
-from tensorprobe.blame.causes import name_cause
-from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, Verdict
+from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
+from tensorprobe.blame.causes import Cause, name_cause
+from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
+from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.compare.evidence import PartEvidence
+from tensorprobe.compare.inputs import pair_parts
 from tensorprobe.errors import DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import Frame
-from tensorprobe.store import Dump, RankDump, open_dump
+from tensorprobe.store import open_dump
 
-__all__ = ["Investigation", "blame", "investigate"]
+__all__ = ["Investigation", "blame", "investigate", "investigate_parts"]
 
 _TOP = 5
 # Times what is allowed: an estimate of a few numbers is not off by that much again.
@@ -63,40 +67,80 @@ def investigate(
         DumpError: as `blame`.
     """
     ours, theirs = open_dump(Path(candidate)), open_dump(Path(reference))
-    steps = _pair_parts(ours, theirs)
-    found: tuple[list[RankAnalysis], list[RankSuspect]] | None = None
-    for parts in steps:
-        analyses = [analyse_rank(mine, other) for mine, other in parts]
-        found = analyses, order_suspects(analyses)
-        # What went wrong in one step is the input of the next.
-        if found[1] or any(analysis.start.kind != "none" for analysis in analyses):
-            break
-    assert found is not None
-    analyses, ordered = found
-    return Investigation(_conclude(analyses, ordered, top), ordered)
-
-
-def _pair_parts(ours: Dump, theirs: Dump) -> list[list[tuple[RankDump, RankDump]]]:
-    """Return the ranks that both dumps have, one list for each step."""
-    if len(ours.parts) == 1 and len(theirs.parts) == 1:
-        return [[(ours.parts[0], theirs.parts[0])]]
-    partners = {(part.info.step, part.info.rank): part for part in theirs.parts}
-    steps: dict[int | None, list[tuple[RankDump, RankDump]]] = {}
-    for part in ours.parts:
-        partner = partners.get((part.info.step, part.info.rank))
-        if partner is not None:
-            steps.setdefault(part.info.step, []).append((part, partner))
-    if not steps:
+    pairs, problems = pair_parts(ours, theirs)
+    if not pairs:
         raise DumpError(
-            f"{ours.path} and {theirs.path} have no step and rank in common; there are "
-            f"{', '.join(part.label for part in ours.parts[:4])} and "
-            f"{', '.join(part.label for part in theirs.parts[:4])}; give two by their folders"
+            f"{ours.path} and {theirs.path} have no step and rank in common: {problems[0]}; give "
+            "two by their folders"
         )
-    return list(steps.values())
+    return investigate_parts([PartEvidence(*pair, None, {}) for pair in pairs], top=top)
+
+
+def investigate_parts(
+    parts: Sequence[PartEvidence], *, top: int = _TOP, effort: Effort | None = None
+) -> Investigation:
+    """Return the conclusion about ranks and steps that are open, as `investigate` does.
+
+    Args:
+        parts: both runs' ranks and steps, with what is known of them.
+        top: how many suspects to report.
+        effort: how much may be done; None: everything.
+    """
+    steps: dict[int | None, list[PartEvidence]] = {}
+    for part in parts:
+        steps.setdefault(part.candidate.info.step, []).append(part)
+    before = Passed()
+    for number, (step, members) in enumerate(steps.items()):
+        analyses = [
+            analyse_rank(
+                part.candidate,
+                part.reference,
+                known=part.distances,
+                first=part.first_unlike,
+                carried=before.usual,
+                effort=effort or Effort(),
+            )
+            for part in members
+        ]
+        ordered = order_suspects(analyses)
+        # What went wrong in one step is the input of the next.
+        has_answer = ordered or any(analysis.start.kind != "none" for analysis in analyses)
+        if has_answer or number == len(steps) - 1:
+            span = StepSpan(step, tuple(steps)) if len(steps) > 1 else None
+            return Investigation(_conclude(analyses, ordered, top, before, span), ordered)
+        before = before.add(analyses)
+    raise DumpError("there is nothing to compare: the two runs have no rank in common")
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Counts of the steps before, in which nobody is at fault, and how far they are apart."""
+
+    calls: int = 0
+    differing: int = 0
+    replayed: int = 0
+    usual: float = 0.0
+
+    def add(self, analyses: Sequence[RankAnalysis]) -> Passed:
+        """Return the counts with those of one more step."""
+        return Passed(
+            self.calls + sum(_common_calls(analysis) for analysis in analyses),
+            self.differing + sum(analysis.victims(-1) for analysis in analyses),
+            self.replayed + sum(len(analysis.splits) for analysis in analyses),
+            max(self.usual, *(analysis.background for analysis in analyses)),
+        )
+
+
+def _common_calls(analysis: RankAnalysis) -> int:
+    return sum(pair.candidate is not None and pair.reference is not None for pair in analysis.pairs)
 
 
 def _conclude(
-    analyses: Sequence[RankAnalysis], ordered: Sequence[RankSuspect], top: int
+    analyses: Sequence[RankAnalysis],
+    ordered: Sequence[RankSuspect],
+    top: int,
+    before: Passed,
+    span: StepSpan | None,
 ) -> Conclusion:
     start = max((analysis.start for analysis in analyses), key=lambda s: _GRAVITY[s.kind])
     differs_from_start = start.kind in ("data", "weights")
@@ -106,12 +150,8 @@ def _conclude(
     ]
     accused = tuple(_accuse(entry) for entry in usable[:top])
     culprit = accused[0].call if accused else None
-    calls = sum(
-        pair.candidate is not None and pair.reference is not None
-        for analysis in analyses
-        for pair in analysis.pairs
-    )
-    differing = sum(analysis.victims(-1) for analysis in analyses)
+    total = before.add(analyses)
+    calls, differing = total.calls, total.differing
     bases = {analysis.basis for analysis in analyses}
     basis = next((b for b in ("data", "statistics", "checksums") if b in bases), "nothing")
     verdict = _verdict(
@@ -120,17 +160,20 @@ def _conclude(
     return Conclusion(
         culprit,
         verdict,
-        _summarise(verdict, accused, start, calls, differing),
+        _summarise(verdict, accused, start, total, span, basis),
         accused,
         start,
         basis,
         calls,
         differing,
-        sum(len(analysis.splits) for analysis in analyses),
+        total.replayed,
         _closest(analyses),
         tuple(p.name for a in analyses for p in a.pairs if p.reference is None),
         tuple(p.name for a in analyses for p in a.pairs if p.candidate is None),
         tuple(_notes(analyses, basis)),
+        span,
+        sum(analysis.left_out for analysis in analyses),
+        any(analysis.is_cut_short for analysis in analyses),
     )
 
 
@@ -153,28 +196,42 @@ def _summarise(
     verdict: Verdict,
     accused: Sequence[Accused],
     start: StartDifferences,
-    calls: int,
-    differing: int,
+    total: Passed,
+    span: StepSpan | None,
+    basis: str,
 ) -> str:
     if verdict == "culprit":
         first = accused[0]
         where = "" if first.rank is None else f" on rank {first.rank}"
+        where += "" if span is None else f" in step {span.step}"
         return f"{first.call}{where}: {first.cause.text}"
     if verdict == "different from the start":
         use, distance = start.places[0]
         what = "the data" if start.kind == "data" else "the weights"
+        when = "before any operation has run"
+        why = "no operation is at fault for that"
+        if span is not None and span.before:
+            when = f"when step {span.step} begins, though nobody is at fault in step {span.before}"
+            why = "what happens between the steps (the optimizer) was not recorded"
         return (
-            f"{what} of the two runs differ before any operation has run ({len(start.places)} of "
-            f"{start.compared} tensors from outside, first {use.call}.{use.place}, by "
-            f"{distance.value:.1e}); no operation is at fault for that"
+            f"{what} of the two runs differ {when} ({len(start.places)} of {start.compared} "
+            f"tensors from outside, first {use.call}.{use.place}, by {distance.value:.1e}); {why}"
+        )
+    if verdict == "noise" and basis == "data" and not total.replayed:
+        return (
+            f"nobody stands out: {total.differing} of {total.calls} calls differ, all by what "
+            "rounding and their inputs may explain; none was replayed"
         )
     if verdict == "noise":
         return (
-            f"no operation is at fault: {differing} of {calls} calls differ, all by what rounding "
-            "and their inputs explain"
+            f"no operation is at fault: {total.differing} of {total.calls} calls differ, all by "
+            "what rounding and their inputs explain"
         )
     if verdict == "identical":
-        return f"no operation is at fault: all {calls} calls agree in everything that was recorded"
+        return (
+            f"no operation is at fault: all {total.calls} calls agree in everything that was "
+            "recorded"
+        )
     return "the two dumps have no call in common"
 
 
@@ -199,7 +256,7 @@ def _accuse(entry: RankSuspect) -> Accused:
         suspect.place,
         suspect.basis,
         suspect.times,
-        name_cause(suspect, analysis),
+        _cause_of(suspect, analysis),
         _confidence(entry),
         inputs,
         output,
@@ -213,6 +270,16 @@ def _accuse(entry: RankSuspect) -> Accused:
         entry.received,
         suspect.phase == "backward" and not _is_forward_suspect(entry),
     )
+
+
+def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
+    cause = name_cause(suspect, analysis)
+    is_unproved = suspect.basis == "inputs" and suspect.split is None
+    is_unable = suspect.call in analysis.unreplayed or cause.kind in ("communication", "randomness")
+    if is_unproved and analysis.basis == "data" and not is_unable:
+        # The data are there; nobody has looked at them closely yet.
+        return replace(cause, advice="tensorprobe blame replays it: that proves it, and shows more")
+    return cause
 
 
 def _is_forward_suspect(entry: RankSuspect) -> bool:

@@ -7,22 +7,27 @@ culprit needs nothing behind it to be replayed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tensorprobe.blame.agreement import CallAgreement, Distance
 from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.operations import MATRIX, operation_of
-from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.order import CallPair, forward_name
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
-from tensorprobe.names import ModuleCall, ParameterGradients, forward_of, parse_call
 
-__all__ = ["ReplayPlan", "plan_replays"]
+__all__ = ["ReplayPlan", "plan_doubts", "plan_replays"]
 
 # A few seconds of float64 arithmetic, replays of both sides and draws included: up to this much a
 # dump is replayed as a whole, and of a larger one a part that takes about a second.
 _BUDGET = 6e7
 _PART = 0.25
+# A result that is this many times further off than explained needs no replay to be named; doubts
+# about more calls than these are not settled in a moment.
+_BEYOND_DOUBT = 20.0
+_DOUBTS = 12
+# Up to this much, half a second, all of a dump is replayed whether or not there are doubts.
+_SMALL = 4e6
 # The fixed cost of rebuilding and calling, in the same unit.
 _CALL = 1e4
 
@@ -34,10 +39,12 @@ class ReplayPlan:
     Attributes:
         calls: the calls.
         is_partial: whether others are left out, so that the first culprit found ends it.
+        costs: what each call costs, in products and sums.
     """
 
     calls: tuple[CallPair, ...]
     is_partial: bool
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 def plan_replays(
@@ -60,7 +67,7 @@ def plan_replays(
         return ReplayPlan((), False)
     costs = {pair.name: _cost(pair, agreements) for pair in able}
     if sum(costs.values()) <= _BUDGET:
-        return ReplayPlan(tuple(able), False)
+        return ReplayPlan(tuple(able), False, costs)
     last = len(pairs) if settled is None else settled
 
     def urgency(pair: CallPair) -> tuple[bool, int, float]:
@@ -68,13 +75,44 @@ def plan_replays(
         flagged = pair.name in unexplained
         return (not flagged, pair.position if flagged else 0, -_jump(agreements[pair.name]))
 
+    before = [pair for pair in differing if pair.position < last]
+    chosen = tuple(_affordable(sorted(before, key=urgency), costs))
+    return ReplayPlan(chosen, True, costs)
+
+
+def plan_doubts(
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    unexplained: Mapping[str, Unexplained],
+    settled: int | None,
+) -> ReplayPlan:
+    """Return only those calls to replay that may be the culprit but leave a doubt.
+
+    Nothing behind the first call beyond doubt matters. Of a small dump everything is replayed, as
+    that is quick; and of one of middling size, if nothing stands out. The arguments are those of
+    `plan_replays`.
+    """
+    whole = plan_replays(pairs, agreements, unexplained, settled)
+    is_open = not unexplained and settled is None and not whole.is_partial
+    if is_open or sum(whole.costs.values()) <= _SMALL:
+        return whole
+    last = len(pairs) if settled is None else settled
+    doubts = []
+    for pair in pairs:
+        found = unexplained.get(pair.name)
+        if pair.position >= last or (found is not None and found.times >= _BEYOND_DOUBT):
+            break
+        if found is not None and _has_data(agreements[pair.name]):
+            doubts.append(pair)
+    return ReplayPlan(tuple(_affordable(doubts[:_DOUBTS], whole.costs)), True, whole.costs)
+
+
+def _affordable(pairs: Iterable[CallPair], costs: Mapping[str, float]) -> Iterator[CallPair]:
     left = _BUDGET * _PART
-    chosen = []
-    for pair in sorted(differing, key=urgency):
-        if pair.position < last and costs[pair.name] <= left:
-            chosen.append(pair)
+    for pair in pairs:
+        if costs[pair.name] <= left:
             left -= costs[pair.name]
-    return ReplayPlan(tuple(chosen), True)
+            yield pair
 
 
 def _has_data(agreement: CallAgreement) -> bool:
@@ -96,7 +134,7 @@ def _cost(pair: CallPair, agreements: Mapping[str, CallAgreement]) -> float:
     agreement = agreements[pair.name]
     distances = [*agreement.inputs, *agreement.outputs]
     if pair.phase == "backward":
-        forward = agreements.get(_forward_name(pair.name))
+        forward = agreements.get(forward_name(pair.name))
         distances += [] if forward is None else [*forward.inputs, *forward.outputs]
     sizes = sorted(map(_count, distances), reverse=True)
     work = float(sum(sizes))
@@ -108,13 +146,6 @@ def _cost(pair: CallPair, agreements: Mapping[str, CallAgreement]) -> float:
         # What is read to find the rows costs little more than nothing.
         work = work * KEPT_ROWS / rows + sum(sizes) / 16
     return _CALL + work * (3 if pair.phase == "backward" else 1)
-
-
-def _forward_name(name: str) -> str:
-    call = parse_call(name)
-    if isinstance(call, ParameterGradients):
-        return str(ModuleCall(call.path, call.class_name, "forward", call.number or 0))
-    return forward_of(name)
 
 
 def _count(distance: Distance) -> int:

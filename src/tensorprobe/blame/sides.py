@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tensorprobe.errors import RebuildError
@@ -17,14 +18,19 @@ __all__ = ["Side"]
 class Side:
     """One rank of one run.
 
+    Args:
+        part: the dump.
+        names: the calls that are looked at; None: all.
+
     Attributes:
         part: the dump.
         calls: every call that can be read, in the order of the dump.
     """
 
-    def __init__(self, part: RankDump) -> None:
+    def __init__(self, part: RankDump, names: Iterable[str] | None = None) -> None:
         self.part = part
-        self.calls: dict[str, CallRecord] = {call.name: call for call in part.calls()}
+        read = (part.try_call(name) for name in (part.names if names is None else names))
+        self.calls: dict[str, CallRecord] = {call.name: call for call in read if call is not None}
         self._loaded: dict[str, torch.Tensor] = {}
         self._cut: frozenset[str] = frozenset()
         self._rows: torch.Tensor | None = None

@@ -47,8 +47,17 @@ def find_start_differences(
     agreements: Mapping[str, CallAgreement],
     links: Links,
     backgrounds: Mapping[str, float],
+    carried: float = 0.0,
 ) -> StartDifferences:
-    """Return the tensors from outside that differ by more than a rounding."""
+    """Return the tensors from outside that differ by more than a rounding.
+
+    Args:
+        pairs: all calls, in the order of the run.
+        agreements: their distances.
+        links: where tensors come from.
+        backgrounds: the distance that is usual before each call.
+        carried: the distance that is usual in the step before, which weights bring along.
+    """
     fed = {use.call for use in links.external}
     first = next(
         (pair.position for pair in pairs if pair.reference and pair.reference.name in fed), -1
@@ -63,7 +72,9 @@ def find_start_differences(
             if key is None or key in seen:
                 continue
             seen.add(key)
-            if _differs(distance, backgrounds[pair.name]):
+            # Noise of the calls before does not reach a weight, that of the step before does.
+            noise = 0.0 if _is_weight(distance) else backgrounds[pair.name]
+            if _differs(distance, max(noise, carried)):
                 found.append(
                     (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
                 )
@@ -88,9 +99,13 @@ def _differs(distance: Distance, background: float) -> bool:
     return distance.value > max(_ROUNDINGS * 2.0**-bits, 16 * background)
 
 
+def _is_weight(distance: Distance) -> bool:
+    return bool(distance.candidate.requires_grad) or distance.place.startswith("parameters")
+
+
 def _is_data(pair: CallPair, distance: Distance, first: int) -> bool:
     """Whether a tensor from outside is what the run was fed with: its first input or a target."""
-    if distance.candidate.requires_grad or distance.place.startswith("parameters"):
+    if _is_weight(distance):
         return False
     if pair.position == first:
         return True

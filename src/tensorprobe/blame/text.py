@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tensorprobe.blame.conclusion import Accused, Conclusion
+from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
 from tensorprobe.report.value_text import clean_text
 
 __all__ = ["conclusion_lines"]
@@ -34,9 +34,9 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
         if conclusion.verdict == "different from the start":
             for use, distance in conclusion.start.places[:_LISTED]:
                 yield _row("", f"{use.call}.{use.place}  {_distance(distance.value)}")
-            yield _row("next", "give both runs the same data, seed and weights, then capture again")
+            yield _row("next", _even_out(conclusion))
     else:
-        yield from _accused_lines(first)
+        yield from _accused_lines(first, conclusion.span)
         for other in conclusion.accused[1:_LISTED]:
             yield _row(
                 "also", f"{_where(other)}  {other.cause.kind}, {_times(other.times)} its floor"
@@ -46,8 +46,11 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
         yield _row("note", note)
 
 
-def _accused_lines(accused: Accused) -> Iterator[str]:
+def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
     yield _row("culprit", _where(accused))
+    if span is not None:
+        before = f"; nobody is at fault in step {span.before}" if span.before else ", the first"
+        yield _row("step", f"{span.step}{before}")
     if accused.frame is not None:
         frame = accused.frame
         yield _row("code", f"{frame.path}:{frame.line} in {frame.function}: {frame.source}")
@@ -64,8 +67,10 @@ def _accused_lines(accused: Accused) -> Iterator[str]:
         yield _row("worst", f"element {index}: {got:.7g}, should be {wanted:.7g}")
     kind = f"{accused.cause.kind}{' (gradient only)' if accused.gradient_only else ''}"
     yield _row("kind", f"{kind}: {accused.cause.text}")
-    calls = "call differs" if accused.victims == 1 else "calls differ"
-    victims = f"{accused.victims} later {calls} because of it or of rounding"
+    calls = "call" if accused.victims == 1 else "calls"
+    where = "" if accused.rank is None else " of its rank"
+    verb = "differs" if accused.victims == 1 else "differ"
+    victims = f"{accused.victims} later {calls}{where} {verb} because of it or of rounding"
     if accused.received:
         ranks = ", ".join(str(rank) for rank in accused.received)
         victims += f"; ranks {ranks} received its value"
@@ -99,12 +104,23 @@ def _inherited(accused: Accused) -> str:
 def _made(accused: Accused) -> str:
     if accused.basis in ("state", "sequence", "gap"):
         return ""
+    if accused.made is None and math.isinf(accused.times):
+        return ""
     if accused.made is None:
         return f"; {_times(accused.times)} what that and rounding explain"
     return (
         f"; made here {_distance(accused.made)} (the reference makes "
         f"{_distance(accused.reference_made or 0.0)}), {_times(accused.times)} its floor"
     )
+
+
+def _even_out(conclusion: Conclusion) -> str:
+    if conclusion.span is not None and conclusion.span.before:
+        return (
+            "compare what feeds and updates the model between the steps: data, optimizer, learning "
+            "rate, clipping, loss scale"
+        )
+    return "give both runs the same data, seed and weights, then capture again"
 
 
 def _seen(conclusion: Conclusion) -> str:
@@ -130,7 +146,7 @@ def _start_text(conclusion: Conclusion) -> str:
 def _distance(value: float) -> str:
     if math.isnan(value):
         return "an unknown amount"
-    return "all of it" if math.isinf(value) else f"{value:.1e}"
+    return "more than can be measured" if math.isinf(value) else f"{value:.1e}"
 
 
 def _times(value: float) -> str:

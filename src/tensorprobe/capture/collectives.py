@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,7 @@ class _Call:
     is_wanted: bool = False
     inputs: tuple[Drafted, ...] | None = None
     named: Mapping[str, Drafted] | None = None
+    defaults: Mapping[str, Drafted] | None = None
     stack: tuple[Frame, ...] = ()
     parent: str | None = None
     is_recompute: bool = False
@@ -182,7 +184,7 @@ class CollectiveWatcher:
     ) -> Any:
         if self._thread.is_inside or self._session.is_quiet:
             return function(*args, **kwargs)
-        call = self._begin(name, args, kwargs)
+        call = self._begin(name, function, args, kwargs)
         try:
             result = self._pass_over(function, args, kwargs)
         finally:
@@ -221,7 +223,13 @@ class CollectiveWatcher:
         for call in calls:
             self._follow(call, manager.works)
 
-    def _begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    def _begin(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> _Call:
         session, recorder = self._session, self._session.recorder
         number = recorder.next_number(f"Distributed.{name}")
         call = _Call(str(ApiCall("Distributed", name, number, "forward")), args, kwargs)
@@ -233,6 +241,9 @@ class CollectiveWatcher:
                     if session.wants_data("forward", "input"):
                         call.inputs = recorder.draft_all(args, f"{call.name}.input")
                         call.named = recorder.draft_named(kwargs, f"{call.name}.kwargs")
+                    call.defaults = recorder.draft_named(
+                        _defaults_of(name, function, args, kwargs), f"{call.name}.defaults"
+                    )
                     call.stack = session.read_stack()
                     call.is_recompute = session.is_recomputing() and _is_recomputation()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
@@ -266,6 +277,7 @@ class CollectiveWatcher:
                     kwargs=call.named,
                     outputs=outputs,
                     is_recompute=call.is_recompute,
+                    defaults=call.defaults,
                     stack=call.stack,
                     parent=call.parent,
                 )
@@ -357,6 +369,40 @@ class CollectiveWatcher:
             except Exception:  # noqa: BLE001 - whoever waits for the Work is told of its failure
                 return False
         return not call.missing
+
+
+# What says between whom something goes, and what is done to it.
+_TELLING_ARGUMENTS = ("group", "op", "src", "dst")
+# Rank 0 is the root where nobody names one.
+_ROOTED = {"scatter": "src", "gather": "dst"}
+
+
+def _defaults_of(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what a collective takes because its caller said nothing of it, by its name."""
+    # The function inside torch's wrapper knows its arguments; without one, `function` does.
+    public = getattr(torch.distributed, name, function)
+    inner = inspect.unwrap(public)
+    try:
+        signature = inspect.signature(function if inner is public else inner)
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        # The call itself will tell its caller.
+        return {}
+    found: dict[str, Any] = {}
+    for key in _TELLING_ARGUMENTS:
+        parameter = signature.parameters.get(key)
+        if parameter is None or given.get(key) is not None:
+            continue
+        default = None if parameter.default is parameter.empty else parameter.default
+        if default is None and key == "group" and torch.distributed.is_initialized():
+            default = torch.distributed.group.WORLD
+        elif default is None and key == _ROOTED.get(name) and given.get(f"group_{key}") is None:
+            default = 0
+        if default is not None:
+            found[key] = default
+    return found
 
 
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__

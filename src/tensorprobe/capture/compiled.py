@@ -30,8 +30,9 @@ from torch.nn.modules import module as torch_module
 
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.diversion import Diversion, skip_in_dynamo
-from tensorprobe.capture.gradients import InputEdges, next_sequence_number
+from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.modules import ModuleWatcher
+from tensorprobe.capture.returned import hear_return
 from tensorprobe.names import ApiCall
 from tensorprobe.records import Frame
 
@@ -82,6 +83,8 @@ class _Region:
     kwargs: Mapping[str, Any] | None = None
     start: int = 0
     call: _Call | None = None
+    # What was being handled when it began: anything else at its end is its own exception.
+    error: BaseException | None = None
 
 
 class _Thread(threading.local):
@@ -110,7 +113,7 @@ class CompiledRegions:
         self._first_compile: Diversion | None = None
         self._undo: list[tuple[ModuleType, str, Any]] = []
         self._handles: list[Any] = []
-        self._has_result = False
+        self._names_result = False
 
     def open(self) -> None:
         """Start to listen, as soon as there is a compiler."""
@@ -161,7 +164,7 @@ class CompiledRegions:
         if code is None:
             # A torch that compiles in another way: it traces our watchers, which costs time only.
             return
-        self._has_result = "result" in code.co_varnames
+        self._names_result = "result" in code.co_varnames
         original = getattr(dynamo, _LISTENED)
 
         def listening(callback: Any) -> Any:
@@ -201,14 +204,14 @@ class CompiledRegions:
                 self._thread.region = self._enter(frame)
             else:
                 self._thread.region = None
-                self._leave(region)
+                self._finish(region)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._session.recorder.fail("a compiled region", err)
 
     # --- one region --------------------------------------------------------------------------
 
     def _enter(self, frame: FrameType) -> _Region:
-        region = _Region(frame)
+        region = _Region(frame, error=sys.exc_info()[1])
         if _is_tracing() or _is_eager(frame):
             return region
         self._step_aside(region)
@@ -257,24 +260,34 @@ class CompiledRegions:
             named = recorder.draft_named(kwargs, f"{full}.kwargs")
         edges = None
         if torch.is_grad_enabled():
-            edges = InputEdges(tensors_in((args, tuple(kwargs.values()))))
+            edges = input_edges(tensors_in((args, tuple(kwargs.values()))))
         stack = session.read_stack() if is_wanted else ()
         return _Call(full, is_wanted, inputs, named, edges, session.current_module, stack)
 
-    def _leave(self, region: _Region) -> None:
-        result, is_there = None, False
-        if self._has_result:
+    def _finish(self, region: _Region) -> None:
+        """End a region on its second turn, or as soon as its result can be had."""
+        if self._names_result:
             given = region.frame.f_locals
-            is_there = "result" in given
-            result = given.get("result")
+            self._leave(region, given.get("result"), is_there="result" in given)
+        elif not region.is_aside or sys.exc_info()[1] is not region.error:
+            self._leave(region, None, is_there=False)
+        elif not hear_return(
+            region.frame, lambda result, is_there: self._leave(region, result, is_there=is_there)
+        ):
+            self._leave(region, None, is_there=None)
+
+    def _leave(self, region: _Region, result: Any, *, is_there: bool | None) -> None:
+        """Record a region and step back; `is_there` is None if it is not known what it returned."""
         try:
             if region.is_aside:
                 with torch._C.DisableTorchFunction():
                     self._end(region, result, is_there=is_there)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._session.recorder.fail("a compiled region", err)
         finally:
             self._step_back(region)
 
-    def _end(self, region: _Region, result: Any, *, is_there: bool) -> None:
+    def _end(self, region: _Region, result: Any, *, is_there: bool | None) -> None:
         # Compiled code writes into tensors without raising their version.
         self._session.recorder.forget_tensors()
         self._follow_backward(region, tensors_in(result))
@@ -289,11 +302,11 @@ class CompiledRegions:
                 else:
                     hook(region.module, region.args, result)
 
-    def _end_call(self, call: _Call, start: int, result: Any, *, is_there: bool) -> None:
+    def _end_call(self, call: _Call, start: int, result: Any, *, is_there: bool | None) -> None:
         session, recorder = self._session, self._session.recorder
         try:
             # Like any call that raises, it is left out.
-            if call.is_wanted and (is_there or not self._has_result):
+            if call.is_wanted and is_there is not False:
                 outputs = None
                 if is_there and session.wants_data("forward", "output"):
                     values = result if type(result) is tuple else (result,)

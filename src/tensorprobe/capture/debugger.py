@@ -27,13 +27,16 @@ from tensorprobe.capture.current import OnClassToo, current_debugger, make_curre
 from tensorprobe.capture.custom_apis import CustomApis
 from tensorprobe.capture.dataloader import DataLoaderWatcher
 from tensorprobe.capture.filters import CallFilter
+from tensorprobe.capture.named_models import named_models
 from tensorprobe.capture.overflows import OverflowCount
 from tensorprobe.capture.process import current_rank
-from tensorprobe.capture.session import Models, Session
+from tensorprobe.capture.session import Session
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config, load_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import API_TYPES
+from tensorprobe.store.runs import Run
+from tensorprobe.store.unfinished import Finisher
 
 __all__ = ["PrecisionDebugger"]
 
@@ -106,7 +109,7 @@ class PrecisionDebugger:
         _require(config)
         # A filter that cannot be used is an error now, not at the first step.
         CallFilter(config)
-        self._models = _named_models(model)
+        self._models = named_models(model)
         self._config = replace(config, dump_path=config.dump_path or _DEFAULT_DUMP_PATH)
         for notice in config.notices:
             _LOG.warning("%s", notice)
@@ -117,6 +120,8 @@ class PrecisionDebugger:
         self._overflows = OverflowCount.of(config)
         # Its buffers serve one step after the other.
         self._transport: TensorTransport | None = None
+        self._finisher = Finisher()
+        self._run = Run()
         self._is_started = False
         # Whether the session's watchers are on, and whose thread they belong to.
         self._opened_by: int | None = None
@@ -124,10 +129,8 @@ class PrecisionDebugger:
         self._told: set[str] = set()
         # In a `with` block a step begins where the one before has ended.
         self._keeps_going = False
-        self._entered_at = 0
-        self._is_held = False
-        self.is_closed = False
-        self.captured_steps = 0
+        self._entered_at = self.captured_steps = 0
+        self._is_held = self.is_closed = False
         if (before := current_debugger()) is not None:
             before.close()
         make_current(self)
@@ -152,7 +155,7 @@ class PrecisionDebugger:
             ConfigError: the model is no nn.Module and no list of them.
         """
         if model is not None:
-            self._models = _named_models(model)
+            self._models = named_models(model)
         if self._may_act("start"):
             self._start()
 
@@ -303,6 +306,7 @@ class PrecisionDebugger:
         if self._finish_session(keeps_empty=self._step == self._entered_at):
             self._step += 1
         self._keeps_going = False
+        self._finisher.wait()
 
     def close(self) -> None:
         """Finish the dump and undo everything; at the end of the process this happens by itself."""
@@ -311,6 +315,7 @@ class PrecisionDebugger:
         atexit.unregister(self.close)
         self._is_started = False
         self._finish_session(keeps_empty=not self._keeps_going)
+        self._finisher.wait()
         self._release_memory()
         if self._overflows is not None:
             self._overflows.tell_if_none(_LOG.warning)
@@ -392,10 +397,12 @@ class PrecisionDebugger:
                 self._apis,
                 step=self._step,
                 rank=rank,
+                run=self._run.mark(self._config.dump_path, self._step, rank, self._tell),
                 tell=_LOG.warning,
                 tell_once=self._tell,
                 transport=self._transport,
                 overflows=self._overflows,
+                finisher=self._finisher,
             )
         return self._session
 
@@ -454,6 +461,7 @@ class PrecisionDebugger:
         if self._session is not None:
             self._session.is_paused = True
         self._session = self._opened_by = self._transport = None
+        self._finisher = Finisher()
         self._is_started = False
 
     # --- functions of the user's own ---------------------------------------------------------
@@ -483,17 +491,3 @@ def _require(config: Config) -> None:
         raise ConfigError(f"level {config.level} is not there yet; there are: {', '.join(_LEVELS)}")
     if config.task not in _TASKS:
         raise ConfigError(f"task {config.task} is not there yet; there are: {', '.join(_TASKS)}")
-
-
-def _named_models(model: Any) -> Models:
-    if model is None:
-        return ()
-    if isinstance(model, torch.nn.Module):
-        return (("", model),)
-    shown = f"a {type(model).__name__}"
-    if isinstance(model, (list, tuple)):
-        strangers = [m for m in model if not isinstance(m, torch.nn.Module)]
-        if not strangers:
-            return tuple((str(index), m) for index, m in enumerate(model))
-        shown += f" with a {type(strangers[0]).__name__} in it"
-    raise ConfigError(f"the model is {shown}, wanted an nn.Module or a list of them")

@@ -9,17 +9,22 @@ without the tensor that owns them.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 
-from tensorprobe.store.leaf_encode import EncodesItself, encode_tensor
+from tensorprobe.compiled import load_compiled
+from tensorprobe.store.leaf_encode import EncodesItself, encode_tensor, read_drafts
 from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.summary import host
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import PLAIN_DTYPES
 from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Draft", "DraftTable", "Numbers", "PartDraft"]
+__all__ = ["Draft", "DraftTable", "Numbers", "PartDraft", "is_plain", "make_draft"]
 
 Numbers = tuple[Measured, "Checked | None"]
 
@@ -63,7 +68,7 @@ class Draft(EncodesItself):
     def as_json(self) -> str:
         """Return the tensor's record, now that its numbers and its data are there."""
         if self._text is None:
-            self._text = self.encode(self.requires_grad)
+            self._text = _usual_text(self) or self.encode(self.requires_grad)
         return self._text
 
     def encode(self, requires_grad: bool, form: str | None = None) -> str:
@@ -78,6 +83,28 @@ class Draft(EncodesItself):
             None if self.file is None else self.file.data_name,
             form=form,
         )
+
+
+_usual_text = read_drafts(Draft, _DTYPE_NAMES.__getitem__)
+
+
+def _set_up_compiled() -> Any:
+    """Return what looks at tensors with fewer steps of Python, where it is built."""
+    compiled = load_compiled("tensorprobe.capture._drafts", "set_up", "find", "is_plain", "make")
+    if compiled is not None:
+        compiled.set_up(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION)
+    return compiled
+
+
+_compiled = _set_up_compiled()
+make_draft: Callable[[torch.Tensor, Measured, Checked | None], Draft] = (
+    Draft if _compiled is None else _compiled.make
+)
+"""Makes the draft of a plain tensor."""
+is_plain: Callable[[torch.Tensor], bool] = (
+    host.is_plain if _compiled is None else _compiled.is_plain
+)
+"""As `host.is_plain`."""
 
 
 class PartDraft(EncodesItself):
@@ -116,6 +143,9 @@ class DraftTable:
 
     Args:
         is_ordered: whether numbers depend on the order of the elements, as a checksum does.
+
+    Attributes:
+        find: returns the draft of a tensor, if nobody has written into it since; else None.
     """
 
     def __init__(self, *, is_ordered: bool) -> None:
@@ -123,9 +153,11 @@ class DraftTable:
         self._drafts: dict[int, Draft] = {}
         self._owners: dict[int, _Memory] = {}
         self._limit = _MANY
+        self.find: Callable[[torch.Tensor], Draft | None] = (
+            self._find if _compiled is None else partial(_compiled.find, self._drafts)
+        )
 
-    def find(self, tensor: torch.Tensor) -> Draft | None:
-        """Return the draft of a tensor, if nobody has written into it since."""
+    def _find(self, tensor: torch.Tensor) -> Draft | None:
         draft = self._drafts.get(id(tensor))
         # An id is handed out again once its object is gone.
         if draft is None or draft.alive() is not tensor or draft.version != tensor._version:
@@ -155,7 +187,9 @@ class DraftTable:
         if draft.version == _NO_VERSION:
             return
         if len(self._drafts) >= self._limit:
-            self._drafts = {k: d for k, d in self._drafts.items() if d.alive() is not None}
+            # The table stays the same object, which `find` knows.
+            for key in [key for key, known in self._drafts.items() if known.alive() is None]:
+                del self._drafts[key]
             self._owners = {k: m for k, m in self._owners.items() if m.alive() is not None}
             self._limit = max(_MANY, 2 * len(self._drafts))
         self._drafts[id(tensor)] = draft

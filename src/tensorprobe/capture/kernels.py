@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.describe import tensors_in
-from tensorprobe.capture.gradients import next_sequence_number
+from tensorprobe.capture.graph_edges import next_sequence_number
 from tensorprobe.names import ApiCall, Direction
 
 if TYPE_CHECKING:

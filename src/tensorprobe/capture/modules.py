@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from tensorprobe.capture.describe import Drafted, tensors_in
-from tensorprobe.capture.gradients import InputEdges, next_sequence_number
+from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.names import ModuleCall, ParameterGradients
 
 if TYPE_CHECKING:
@@ -117,8 +117,9 @@ class ModuleWatcher:
 
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
         for path, module in model.named_modules():
-            parts = (prefix, *(part for part in path.split(".") if part != COMPILED))
-            full = ".".join(part for part in parts if part)
+            if COMPILED in path:
+                path = ".".join(part for part in path.split(".") if part != COMPILED)
+            full = f"{prefix}.{path}" if prefix and path else prefix or path
             self._paths.setdefault(id(module), (full, module))
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
@@ -135,29 +136,35 @@ class ModuleWatcher:
             self._name_all("", module)
         path = self._paths[id(module)][0]
         class_name = type(module).__name__
-        recorder = self._session.recorder
-        key = f"Module.{path}.{class_name}"
-        name = str(ModuleCall(path, class_name, "forward", recorder.next_number(key)))
+        session = self._session
+        recorder = session.recorder
+        number = recorder.next_number(f"Module.{path}.{class_name}")
+        name = str(ModuleCall(path, class_name, "forward", number))
         inputs = parameters = None
-        if self._session.wants(name, "forward") and self._is_recording:
-            if self._session.wants_data("forward", "input"):
+        if session.wants(name, "forward") and self._is_recording:
+            if session.wants_data("forward", "input"):
                 inputs = recorder.draft_all(args, f"{name}.input")
-            parameters = recorder.draft_named(_parameters_of(module), f"{name}.parameters")
-            self._hook_parameters(module, path, class_name)
-        edges = InputEdges(tensors_in(args))
-        self._running.append(
-            _Running(module, name, self.current, inputs, parameters, edges, next_sequence_number())
+            own = _parameters_of(module)
+            parameters = recorder.draft_named(own, f"{name}.parameters") if own else {}
+            if own:
+                self._hook_parameters(module, path, class_name)
+        edges = input_edges(tensors_in(args))
+        running = self._running
+        parent = running[-1].name if running else None
+        running.append(
+            _Running(module, name, parent, inputs, parameters, edges, next_sequence_number())
         )
 
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not self.is_watching(module):
             return
         # An exception may have passed over the second hooks of modules inside this one.
-        while self._running and self._running[-1].module is not module:
-            self._running.pop()
-        if not self._running:
+        inside = self._running
+        while inside and inside[-1].module is not module:
+            inside.pop()
+        if not inside:
             return
-        running = self._running.pop()
+        running = inside.pop()
         try:
             if self._is_recording:
                 if is_sharded(module):

@@ -172,6 +172,7 @@ class OverflowRecorder(Recorder):
         parameters: Mapping[str, Drafted] | None = None,
         saved: tuple[Drafted] | None = None,
         is_recompute: bool | None = None,
+        defaults: Mapping[str, Drafted] | None = None,
         stack: tuple[Frame, ...] = (),
         parent: str | None = None,
     ) -> None:
@@ -183,7 +184,9 @@ class OverflowRecorder(Recorder):
                 self._write_ready()
             if self._count.is_spent:
                 return
-            call = CallRecord(name, inputs, kwargs, outputs, parameters, saved, is_recompute)
+            call = CallRecord(
+                name, inputs, kwargs, outputs, parameters, saved, is_recompute, defaults
+            )
             given = tuple(held_in((*(inputs or ()), *(kwargs or {}).values())))
             if any(draft.is_overwritten for draft in given):
                 self._writing.learn(name)

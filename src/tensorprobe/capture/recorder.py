@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.describe import Drafted, describe
-from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
+from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.transport import TensorTransport
@@ -26,7 +26,6 @@ from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
-from tensorprobe.summary.host import is_plain
 from tensorprobe.summary.statistics import StatisticsQueue
 
 __all__ = ["Recorder"]
@@ -37,6 +36,10 @@ _MOST_PENDING = 4096
 # loses no more than these, of no more than so many seconds.
 _TOGETHER = 32
 _LONGEST_WAIT = 0.05
+# Numbers that are still on a device are not waited for, and while the host has records to make the
+# device has nothing to do: those records are best written when the host has made them all.
+_TOGETHER_ON_DEVICE = 1024
+_LONGEST_WAIT_ON_DEVICE = 0.25
 
 
 # Where no data are kept nobody asks for the names of values; so deep is the nesting of one.
@@ -52,8 +55,8 @@ class _Pending:
     """
 
     __slots__ = (
-        "checksums", "files", "inputs", "is_recompute", "kwargs", "name", "outputs", "parameters",
-        "parent", "saved", "stack", "statistics",
+        "checksums", "defaults", "files", "inputs", "is_recompute", "kwargs", "name", "outputs",
+        "parameters", "parent", "saved", "stack", "statistics",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,7 @@ class _Pending:
         parameters: Mapping[str, Drafted] | None,
         saved: tuple[Drafted] | None,
         is_recompute: bool | None,
+        defaults: Mapping[str, Drafted] | None,
         stack: tuple[Frame, ...],
         parent: str | None,
         statistics: int,
@@ -78,6 +82,7 @@ class _Pending:
         self.parameters = parameters
         self.saved = saved
         self.is_recompute = is_recompute
+        self.defaults = defaults
         self.stack = stack
         self.parent = parent
         self.statistics = statistics
@@ -150,7 +155,12 @@ class Recorder:
             return {}
         with self._lock:
             draft = self._draft_tensor
-            return {key: describe(value, draft, (name, key)) for key, value in values.items()}
+            return {
+                key: draft(value, (name, key))
+                if type(value) in _TENSORS
+                else describe(value, draft, (name, key))
+                for key, value in values.items()
+            }
 
     def add(
         self,
@@ -162,6 +172,7 @@ class Recorder:
         parameters: Mapping[str, Drafted] | None = None,
         saved: tuple[Drafted] | None = None,
         is_recompute: bool | None = None,
+        defaults: Mapping[str, Drafted] | None = None,
         stack: tuple[Frame, ...] = (),
         parent: str | None = None,
     ) -> None:
@@ -177,6 +188,7 @@ class Recorder:
                     parameters,
                     saved,
                     is_recompute,
+                    defaults,
                     stack,
                     parent,
                     statistics.asked,
@@ -187,6 +199,12 @@ class Recorder:
             self._unlooked += 1
             now = time.monotonic()
             if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
+                return
+            if (
+                self._unlooked < _TOGETHER_ON_DEVICE
+                and now - self._looked < _LONGEST_WAIT_ON_DEVICE
+                and (statistics.is_waiting or checksums.is_waiting)
+            ):
                 return
             self._unlooked, self._looked = 0, now
             statistics.poll()
@@ -208,6 +226,23 @@ class Recorder:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
             self._drafts.clear()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records wait for numbers from a device, and not for data to be written."""
+        is_waiting = self._statistics.is_waiting or self._checksums.is_waiting
+        return is_waiting and self.keeps_data is None
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there are records that are not written."""
+        return bool(self._pending)
+
+    def send(self) -> None:
+        """Send all numbers off that are still on a device."""
+        with self._lock:
+            self._statistics.send()
+            self._checksums.send()
 
     def flush(self) -> None:
         """Fetch all numbers, wait for all data, and write every pending record."""
@@ -250,7 +285,7 @@ class Recorder:
             is_whole = tensor._base is None
             numbers = None if is_whole else drafts.find_numbers(tensor)
         measured, checked = numbers or self._measure(tensor)
-        draft = Draft(tensor, measured, checked)
+        draft = make_draft(tensor, measured, checked)
         if self.keeps_data is not None:
             draft.file = self._keep_data(tensor, path, known, checked)
             if draft.file is None and known is not None and known.file is not None:

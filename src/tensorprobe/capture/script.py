@@ -16,6 +16,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
@@ -29,6 +30,7 @@ from tensorprobe.errors import ConfigError
 __all__ = ["run_script"]
 
 _LOG = logging.getLogger("tensorprobe")
+_CAPTURE = os.path.join(os.path.dirname(__file__), "")
 
 
 def run_script(words: Sequence[str], config: Config) -> NoReturn:
@@ -55,6 +57,10 @@ def run_script(words: Sequence[str], config: Config) -> NoReturn:
         except Exception as err:  # noqa: BLE001 - shown as Python shows it
             _show_error(err)
             sys.exit(1)
+        except KeyboardInterrupt:
+            # Not caught: Python shows it at the very end, and then dies of the signal.
+            sys.excepthook = partial(_show_interrupt, sys.excepthook)
+            raise
     sys.exit(0)
 
 
@@ -141,8 +147,30 @@ def _show_error(err: Exception) -> None:
     sys.excepthook(type(err), err.with_traceback(traceback), traceback)
 
 
+def _show_interrupt(
+    show: Callable[..., Any],
+    kind: type[BaseException],
+    err: BaseException,
+    traceback: TracebackType | None,
+) -> None:
+    """Show where the script was interrupted, without any frame of this package's capture."""
+    theirs: list[TracebackType] = []
+    while traceback is not None:
+        if not _is_ours(traceback) and not _file_of(traceback).startswith(_CAPTURE):
+            theirs.append(traceback)
+        traceback = traceback.tb_next
+    chain: TracebackType | None = None
+    for part in reversed(theirs):
+        chain = TracebackType(chain, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    show(kind, err.with_traceback(chain), chain)
+
+
 def _is_ours(traceback: TracebackType) -> bool:
-    return traceback.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>")
+    return _file_of(traceback) in (__file__, runpy.__file__, "<frozen runpy>")
+
+
+def _file_of(traceback: TracebackType) -> str:
+    return traceback.tb_frame.f_code.co_filename
 
 
 if __name__ == "__main__":

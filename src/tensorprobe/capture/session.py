@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,9 +18,11 @@ from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
-from tensorprobe.capture.gradients import GradientWatcher, InputEdges, next_sequence_number
+from tensorprobe.capture.gradients import GradientWatcher
+from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
 from tensorprobe.capture.modules import ModuleWatcher
+from tensorprobe.capture.named_models import Models
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
@@ -30,11 +32,10 @@ from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
+from tensorprobe.store.unfinished import Finisher
 from tensorprobe.store.writer import DumpWriter, rank_folder
 
 __all__ = ["Session"]
-
-Models = Sequence[tuple[str, torch.nn.Module]]
 
 
 # These write running statistics without raising the tensors' version.
@@ -51,10 +52,12 @@ class Session:
         *,
         step: int,
         rank: int | None,
+        run: str | None = None,
         tell: Callable[[str], None],
         transport: TensorTransport,
         tell_once: Callable[[str], None] | None = None,
         overflows: OverflowCount | None = None,
+        finisher: Finisher | None = None,
     ) -> None:
         if overflows is not None:
             overflows.steps += 1
@@ -68,6 +71,7 @@ class Session:
             torch_version=torch.__version__,
             python_version=sys.version.split()[0],
             devices=_devices(),
+            run=run,
         )
         self.config = config
         self.apis = apis
@@ -75,6 +79,9 @@ class Session:
         self._writer = DumpWriter(folder, info, file_format=config.file_format, on_trouble=tell)
         self._transport = transport
         self._overflows = overflows
+        # A search for overflows counts what it finds, so that its steps end one by one.
+        self._finisher = finisher if overflows is None else None
+        self._is_left_to_finisher = False
         self.recorder = (
             Recorder(config, self._writer, info, tell, transport)
             if overflows is None
@@ -132,11 +139,31 @@ class Session:
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
+        self._shut()
+        self._do_or_leave("stop", self.recorder.flush)
+
+    def _shut(self) -> None:
         try:
             self._close_watchers()
-            self.recorder.flush()
+            if not self._is_left_to_finisher:
+                self.recorder.send()
         finally:
             self._collector.close()
+
+    def _do_or_leave(self, what: str, work: Callable[[], None]) -> None:
+        """Do some work now, or beside the run while records wait for a device."""
+        self._is_left_to_finisher |= self.recorder.is_waiting
+        if self._finisher is None or not self._is_left_to_finisher:
+            work()
+        else:
+            self._finisher.do(lambda: self._try(what, work))
+
+    def _try(self, what: str, work: Callable[[], None]) -> None:
+        """Do some work beside the run, which must not notice its trouble."""
+        try:
+            work()
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self.recorder.fail(f"what was left to do at {what}()", err)
 
     def _close_watchers(self) -> None:
         if self._compiled is not None:
@@ -174,14 +201,19 @@ class Session:
     def finish(self, *, rank: int | None = None, keeps_empty: bool = True) -> bool:
         """Close the watchers and publish the dump; returns whether there is one.
 
+        While numbers are on their way from a device, it is published beside the run.
+
         Args:
             rank: this process's rank, if it has one by now; the dump goes to its folder.
             keeps_empty: whether a step in which nothing was recorded gets a dump.
         """
-        self.close()
+        self._shut()
+        if self._overflows is not None:
+            self.recorder.flush()
         # Most steps of a long search find nothing: they leave nothing behind.
         is_idle = self._overflows is not None and not self._writer.has_records
-        if is_idle or (self._writer.is_empty and not keeps_empty):
+        is_empty = self._writer.is_empty and not self.recorder.has_pending
+        if is_idle or (is_empty and not keeps_empty):
             self._writer.discard()
             return False
         if (first := self.calls.unseen_scope) is not None:
@@ -189,10 +221,14 @@ class Session:
                 f"step {self._info.step}: the scope begins with {first}, which did not come; "
                 "nothing is recorded"
             )
+        self._do_or_leave("step", lambda: self._publish(rank))
+        return True
+
+    def _publish(self, rank: int | None) -> None:
+        self.recorder.flush()
         assert self.config.dump_path is not None and self._info.step is not None
         folder = rank_folder(self.config.dump_path, step=self._info.step, rank=rank)
         self._writer.close(move_to=None if rank in (None, self._info.rank) else folder)
-        return True
 
     def save(self, variable: Any, name: str, *, with_gradients: bool) -> None:
         """Record a value that the user named."""
@@ -285,7 +321,7 @@ class Session:
                 tensors = tensors_in(shown)
                 if shown_by_name:
                     tensors += tensors_in(shown_by_name)
-                edges = InputEdges(tensors)
+                edges = input_edges(tensors)
                 start = next_sequence_number()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
@@ -340,7 +376,7 @@ class Session:
         name: str,
         edges: InputEdges,
         start: int,
-        outputs: Sequence[torch.Tensor],
+        outputs: list[torch.Tensor],
         parent: str | None,
     ) -> None:
         """Record the backward of a call when it happens."""

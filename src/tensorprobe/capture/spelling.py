@@ -34,8 +34,7 @@ def as_spelled(
 
     To be called from the handler of a TorchFunctionMode.
     """
-    code = getattr(function, "__code__", None)
-    if code is None or not kwargs:
+    if not kwargs or (code := getattr(function, "__code__", None)) is None:
         return args, kwargs
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_MOST_FRAMES):

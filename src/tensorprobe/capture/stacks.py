@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 
 import torch
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.records import Frame
 
 __all__ = ["StackReader"]
@@ -27,6 +28,7 @@ _codes: dict[int, CodeType | None] = {}
 _hidden: list[CodeType] = []
 # Kept for the whole process: the steps of a training make their calls in the same places.
 _seen: dict[tuple[int, ...], tuple[Frame, ...]] = {}
+_compiled = load_compiled("tensorprobe.capture._drafts", "stack_key")
 # A program that makes up code as it goes must not fill the memory.
 _MOST_SEEN = 50_000
 
@@ -36,24 +38,16 @@ class StackReader:
 
     def read(self) -> tuple[Frame, ...]:
         """Return the frames of the caller, innermost first; the same object for the same stack."""
-        key: list[int] = []
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and len(key) < 2 * _DEEPEST:
-            code = id(frame.f_code)
-            if code not in _codes:
-                name = frame.f_code.co_filename
-                is_shown = not name.startswith(_OWN_FOLDER) and name not in _PASSED_OVER
-                _codes[code] = frame.f_code if is_shown else None
-                if not is_shown:
-                    _hidden.append(frame.f_code)
-            if _codes[code] is not None:
-                key.append(code)
-                key.append(frame.f_lasti)
-            frame = frame.f_back
-        places = tuple(key)
+        frame = sys._getframe(1)
+        places: tuple[int, ...] | None = None
+        if _compiled is not None:
+            # None where a code is new.
+            places = _compiled.stack_key(frame, _codes, 2 * _DEEPEST)
+        if places is None:
+            places = _key_of(frame)
         stack = _seen.get(places)
         if stack is None:
-            pairs = zip(key[::2], key[1::2], strict=True)
+            pairs = zip(places[::2], places[1::2], strict=True)
             stack = _from_user(tuple(_frame_of(_codes[code], place) for code, place in pairs))
             if len(_seen) >= _MOST_SEEN or len(_codes) >= _MOST_SEEN:
                 _seen.clear()
@@ -62,6 +56,25 @@ class StackReader:
             else:
                 _seen[places] = stack
         return stack
+
+
+def _key_of(innermost: FrameType) -> tuple[int, ...]:
+    """Return the codes of a stack by their ids, and the place in each; learns new codes."""
+    key: list[int] = []
+    frame: FrameType | None = innermost
+    while frame is not None and len(key) < 2 * _DEEPEST:
+        code = id(frame.f_code)
+        if code not in _codes:
+            name = frame.f_code.co_filename
+            is_shown = not name.startswith(_OWN_FOLDER) and name not in _PASSED_OVER
+            _codes[code] = frame.f_code if is_shown else None
+            if not is_shown:
+                _hidden.append(frame.f_code)
+        if _codes[code] is not None:
+            key.append(code)
+            key.append(frame.f_lasti)
+        frame = frame.f_back
+    return tuple(key)
 
 
 def _from_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

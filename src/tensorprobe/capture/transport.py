@@ -1,10 +1,14 @@
 """Bring tensors' bytes, as they are now, to their files without waiting for disk or device.
 
-    host:    the bytes are copied into a buffer ─► a thread writes the file
+    host:    where torch uses every core, the caller writes the file straight from the tensor
+             else the bytes are copied into a buffer ─► a thread writes the file
     device:  a copy on a stream of its own into pinned buffers ─► a thread waits for it and writes
 
 The buffers are those of one pool with a budget. Where it is used up, a tensor on the host is
 written at once by the caller, who could only wait otherwise; a tensor on a device waits for room.
+
+Why the caller writes: torch's threads share the work of an operation evenly and wait for the
+slowest, so a thread that writes on one of their cores stops them all, and the copy comes on top.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from tensorprobe.cores import count_cores
 from tensorprobe.store.background import BackgroundWriter, Buffer, BufferPool
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.tensor_bytes import contiguous_bytes
-from tensorprobe.summary.host import to_host
+from tensorprobe.summary.host import memory_of, to_host
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["Lane", "TensorTransport"]
@@ -57,15 +62,20 @@ class TensorTransport:
     Args:
         budget: the most bytes in memory on their way to the disk.
         part: the largest piece in which a tensor leaves a device.
+        has_spare_core: whether a thread that writes takes nothing from the run; by default that is
+            found out, from torch's threads and the cores of this process.
     """
 
-    def __init__(self, budget: int, *, part: int = _PART) -> None:
+    def __init__(
+        self, budget: int, *, part: int = _PART, has_spare_core: bool | None = None
+    ) -> None:
         self._pool = BufferPool(budget)
         self._part = min(part, self._pool.largest)
         self._writer = BackgroundWriter()
         self._lanes: dict[torch.device, Lane | None] = {}
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._has_spare_core = has_spare_core
 
     def save(self, tensor: torch.Tensor, file: PendingFile) -> None:
         """Take the bytes of a plain tensor as they are at this moment; the file comes soon."""
@@ -74,6 +84,11 @@ class TensorTransport:
             lane = self._lane(device)
             if lane is not None:
                 self.save_through(lane, tensor, file)
+                return
+        elif not self._can_write_aside():
+            memory = memory_of(tensor)
+            if memory is not None:
+                file.write(memory)
                 return
         self._save_host(to_host(tensor), file)
 
@@ -110,7 +125,17 @@ class TensorTransport:
             return
         memory = buffer.memory[:size]
         np.copyto(memory.view(data.array.dtype).reshape(data.shape), data.array)
-        self._writer.submit(partial(self._write, file, memory, buffer))
+        if self._can_write_aside():
+            self._writer.submit(partial(self._write, file, memory, buffer))
+        else:
+            # It did not lie in order. Touching new memory would cost as much as writing it.
+            self._write(file, memory, buffer)
+
+    def _can_write_aside(self) -> bool:
+        if self._has_spare_core is not None:
+            return self._has_spare_core
+        # Asked each time: a run may change it.
+        return torch.get_num_threads() < count_cores()
 
     def _write(self, file: PendingFile, memory: Any, buffer: Buffer) -> None:
         try:

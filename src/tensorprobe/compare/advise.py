@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tensorprobe.errors import NameFormatError
@@ -18,10 +19,15 @@ _NONDETERMINISTIC = (
 _RANDOM = ("alpha_dropout", "bernoulli", "dropout", "multinomial", "normal", "rand", "uniform")
 
 _ALL_WELL = "Every value that was compared meets the requirements."
-_INPUT = (
-    "This value already differs when it goes in, and no call before it fails. 1. See where it "
-    "comes from: data, weights, or a call that was not captured. 2. See whether a call that works "
-    "in place has overwritten it; then that call is at fault. 3. Otherwise memory may be corrupted."
+_INPUT = "This value already differs when it goes in, and no call before it fails."
+_INPUT_AFTER_UNMATCHED = (
+    "This value already differs when it goes in. Of the calls before it none that was compared "
+    "fails, but {calls} is unmatched, wholly or in part: look there first."
+)
+_INPUT_SOURCES = (
+    " 1. See where it comes from: data, weights, or a call that was not captured. 2. See whether a "
+    "call that works in place has overwritten it; then that call is at fault. 3. Otherwise memory "
+    "may be corrupted."
 )
 _FORWARD = (
     "What goes in agrees and what comes out does not: this operation computes something else. "
@@ -30,6 +36,10 @@ _FORWARD = (
 _GRADIENT_IN = (
     "The gradient that arrives here already differs although no gradient before it fails: see "
     "whether the forward results above this call, or the loss, differ slightly."
+)
+_GRADIENT_AFTER_UNMATCHED = (
+    "The gradient that arrives here already differs. Of the calls before it none that was compared "
+    "fails, but {calls} is unmatched, wholly or in part: look there first."
 )
 _BACKWARD = (
     "This gradient is the first that differs: check how the operation's backward pass is computed."
@@ -70,23 +80,30 @@ class Advice(NamedTuple):
         return f"Line: {self.line}\nSuspect Nodes: {self.node}\nExpert Advice: {self.text}\n"
 
 
-def advise(failure: Failure | None) -> Advice:
+def advise(failure: Failure | None, *, unmatched: Sequence[str] = ()) -> Advice:
     """Return the advice for the first failure of a comparison, or that there is none.
+
+    Args:
+        failure: the first row that fails.
+        unmatched: the last calls before it that only one run has.
 
     >>> print(advise(None), end="")
     Line: NA
     Suspect Nodes: NA
     Expert Advice: Every value that was compared meets the requirements.
+
+    Returns:
+        What is said.
     """
     if failure is None:
         return Advice("NA", "NA", _ALL_WELL)
-    text = _cause(failure)
+    text = _cause(failure, " and ".join(unmatched))
     if failure.unequal_arguments:
         text += f" Its arguments differ: {'; '.join(failure.unequal_arguments)}."
     return Advice(str(failure.line), failure.name, text)
 
 
-def _cause(failure: Failure) -> str:
+def _cause(failure: Failure, unmatched: str) -> str:
     try:
         call = parse_call(failure.call)
     except NameFormatError:
@@ -99,7 +116,10 @@ def _cause(failure: Failure) -> str:
         case ApiCall() | ModuleCall():
             is_forward = call.direction == "forward"
     if failure.state != "output":
-        return _INPUT if is_forward else _GRADIENT_IN
+        if is_forward:
+            text = _INPUT_AFTER_UNMATCHED.format(calls=unmatched) if unmatched else _INPUT
+            return text + _INPUT_SOURCES
+        return _GRADIENT_AFTER_UNMATCHED.format(calls=unmatched) if unmatched else _GRADIENT_IN
     text = _FORWARD if is_forward else _BACKWARD
     name = call.api_name if isinstance(call, ApiCall) else call.class_name.lower()
     if any(part in name for part in _RANDOM):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from tensorprobe.compare.evidence import AskWho
 from tensorprobe.compare.inputs import read_inputs
 from tensorprobe.compare.result import ComparisonResult, PartResult
 from tensorprobe.compare.run import compare
 from tensorprobe.report.compare_text import (
     PartSummary,
+    print_answer,
     print_call,
     print_summary,
     show_progress,
@@ -21,36 +25,35 @@ _KINDS = {"tensor": "real data", "statistics": "statistics", "md5": "checksums"}
 
 
 def compare_dumps(
-    candidate: str,
-    reference: str | None,
-    output: str,
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None,
+    output: str | os.PathLike[str],
     *,
     fuzzy: bool,
-    mapping: str | None,
+    mapping: str | os.PathLike[str] | Mapping[str, str] | None,
     highlight: bool,
     advise: bool,
     first_difference: bool,
     stack: bool | None,
     formats: Sequence[str],
     jobs: int,
-    conclude: Callable[[], bool] | None = None,
+    ask_who: AskWho | None = None,
 ) -> int:
     """Compare two dumps and print what came out.
 
     Args:
-        candidate: the run under test, or a compare.json.
+        candidate: the run under test, or a compare.json, or a dict with its fields.
         reference: the run that is trusted; None with a compare.json.
         output: the folder of the results.
         fuzzy: as for `compare`, like all that follow but the last.
-        mapping: a file of pairs.
+        mapping: a file of pairs, or the pairs.
         highlight: whether to colour suspicious rows.
         advise: whether to say where to look first.
         first_difference: whether to write the first call that differs.
         stack: whether to show call stacks; None: where they are.
         formats: what to write.
         jobs: how many threads.
-        conclude: prints what stands before the summary, once the comparison has been made;
-            returns whether that said who is at fault.
+        ask_who: says who is at fault, which is printed before the summary; None: nobody is asked.
 
     Returns:
         The exit code: 2 if something of the input is missing or damaged. That values differ is a
@@ -75,11 +78,15 @@ def compare_dumps(
             jobs=jobs,
             log=print_call if prints_log else None,
             progress=progress,
+            ask_who=ask_who,
         )
     missing = _missing(result)
+    answer = result.answer
+    if answer is not None and answer.lines:
+        print_answer(answer.lines)
     # One answer, not two: who is at fault says more than what the first failure looks like.
-    is_concluded = conclude is not None and conclude()
-    parts = [_summary(part, with_advice=not is_concluded) for part in result.parts]
+    is_settled = answer is not None and answer.is_settled
+    parts = [_summary(part, with_advice=not is_settled) for part in result.parts]
     print_summary(parts, result.extra_files, missing)
     return 2 if missing else 0
 

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.compare.evidence import Answer
+from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.pairs import CallRows
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, is_saved_value, is_uninitialised, parse_call
@@ -19,8 +21,9 @@ from tensorprobe.records import CallRecord
 from tensorprobe.report.table import new_report
 from tensorprobe.report.value_text import json_number
 from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import leaves_of
 
-__all__ = ["FirstDifference", "write_differences"]
+__all__ = ["FirstDifference", "add_culprit", "write_differences"]
 
 _PEER_CALL = "batch_isend_irecv"
 _SHOWN = ("NPU max", "NPU min", "NPU mean", "NPU l2norm", "NPU MD5")
@@ -118,6 +121,60 @@ def _type_of(name: str) -> str:
     except NameFormatError:
         return "unknown"
     return call.api_type if isinstance(call, ApiCall) else "Module"
+
+
+def add_culprit(
+    nodes: dict[str, dict[str, Any]], rank: str, part: RankDump, answer: Answer
+) -> None:
+    """Add who is at fault to its rank's first differing call, which may only suffer from it.
+
+    A rank that has no such call, because none is off by what the tables call a failure, gets the
+    culprit itself.
+
+    Args:
+        nodes: the first differing call of each rank.
+        rank: the name of the culprit's rank there.
+        part: its dump.
+        answer: who is at fault.
+    """
+    name = str(answer.culprit)
+    if rank not in nodes:
+        nodes[rank] = _plain_node(part, name)
+    nodes[rank]["culprit"] = {
+        "op_name": name,
+        "op_type": _type_of(name),
+        "position": _position(part, name),
+        **(answer.details or {}),
+        "stack_info": [str(frame) for frame in part.stack(name)],
+    }
+
+
+def _plain_node(part: RankDump, name: str) -> dict[str, Any]:
+    """Return a call as diff_analyze shows it, from its record alone."""
+    info: dict[str, dict[str, Any]] = {"input": {}, "output": {}}
+    call = part.try_call(name) if name in part else None
+    peers = {} if call is None else dict(_peers_of(call))
+    for leaf in () if call is None else leaves_of(call).leaves:
+        shown = {
+            title: json_number(cell)
+            for title, cell in zip(_SHOWN, (*leaf[4:8], leaf.checksum), strict=True)
+            if cell is not None
+        }
+        full = row_name(name, leaf)
+        shown["NPU P2POp peer"] = peers.get(full, ("None", "None"))[1]
+        info["output" if state_of(leaf) == "output" else "input"][full] = shown
+    return {
+        "op_name": name,
+        "op_type": _type_of(name),
+        "position": _position(part, name),
+        "data_info": info,
+        "stack_info": [str(frame) for frame in part.stack(name)],
+    }
+
+
+def _position(part: RankDump, name: str) -> dict[str, Any]:
+    call = part.names.index(name) if name in part else len(part)
+    return {"call": call, "parent": part.parent(name)}
 
 
 def write_differences(path: Path, nodes: Mapping[str, dict[str, Any]]) -> None:

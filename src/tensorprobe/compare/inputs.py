@@ -1,15 +1,19 @@
-"""What is to be compared: two dumps, given by their paths or by a compare.json; ranks in pairs."""
+"""What is to be compared: two dumps, given by their paths or by a compare.json; ranks in pairs.
+
+A compare.json may also come as a dict: it is what the functions of the older tools took.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorprobe.errors import ConfigError
 from tensorprobe.store import Dump, RankDump
+from tensorprobe.store.locate import place_of
 from tensorprobe.textfile import read_json, read_yaml, show_path
 
 __all__ = ["Inputs", "PartPair", "pair_parts", "read_inputs", "read_mapping"]
@@ -21,8 +25,11 @@ _FIELDS = {
     "stack": ("stack_path", "stack_json_path"),
     "log": ("is_print_compare_log",),
 }
-# Known from older tools; a dump's data are found beside it.
-_IGNORED = frozenset(("npu_dump_data_dir", "bench_dump_data_dir"))
+# Where older tools were told that a dump's data are; here they are found beside it.
+_DATA_FIELDS = {"candidate": "npu_dump_data_dir", "reference": "bench_dump_data_dir"}
+
+
+_ALONE = "is one dump alone; give the trusted one behind it, or a compare.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,36 +39,65 @@ class Inputs:
     Attributes:
         candidate: the run under test.
         reference: the trusted run.
-        names_stack: whether a stack file was named; then stacks are only shown on request.
+        stack: the candidate's stack file, if it was named; then stacks are shown on request only.
         prints_log: whether every call gets a line on the screen.
+        is_compare_json: whether the two were named by a compare.json.
     """
 
     candidate: Path
     reference: Path
-    names_stack: bool = False
+    stack: Path | None = None
     prints_log: bool = False
+    is_compare_json: bool = False
+
+    def shows_stacks(self, is_asked: bool | None) -> bool | None:
+        """Return whether stacks are shown; None: if there are any.
+
+        A compare.json is asked for its stacks in vain, unless it names their file: those of whole
+        folders, and those that nobody named, are found and shown by themselves.
+
+        >>> named = Inputs(Path("a.json"), Path("b.json"), Path("stack.json"), is_compare_json=True)
+        >>> named.shows_stacks(None), named.shows_stacks(True)
+        (False, True)
+        """
+        if not self.is_compare_json or is_asked is False:
+            return is_asked
+        if self.stack is None or self.candidate.is_dir():
+            return None
+        return bool(is_asked)
 
 
-def read_inputs(path: str | os.PathLike[str]) -> Inputs:
+def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
     """Read a compare.json; its paths are meant from here or, failing that, from beside it.
 
+    Args:
+        source: the file's path, or what it would hold.
+
     Raises:
-        ConfigError: it cannot be read, or lacks a path, or a field holds something else.
+        ConfigError: it cannot be read, or lacks a path, or a field holds something else, or a file
+            that it names is not there.
     """
+    if isinstance(source, Mapping):
+        return _inputs_of(source, where="the inputs", beside=Path())
+    path = source
     where = show_path(path)
     if Path(path).is_dir():
-        raise ConfigError(
-            f"{where} is one dump alone; give the trusted one behind it, or a compare.json"
-        )
-    raw = read_json(path, error=ConfigError)
+        raise ConfigError(f"{where} {_ALONE}")
+    try:
+        raw = read_json(path, error=ConfigError)
+    except ConfigError as err:
+        if not Path(path).is_file() or Path(path).suffix == ".json":
+            raise
+        raise ConfigError(f"{where} is no compare.json; if it is a dump it {_ALONE}") from err
+    if isinstance(raw, dict) and "data" in raw and not raw.keys() & set(_FIELDS["candidate"]):
+        raise ConfigError(f"{where} {_ALONE}")
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: wanted an object with npu_path and bench_path")
-    return inputs_of(raw, where=where, beside=Path(path).parent)
+    return _inputs_of(raw, where=where, beside=Path(path).parent)
 
 
-def inputs_of(raw: Mapping[str, Any], *, where: str, beside: Path) -> Inputs:
-    """Check the fields of a compare.json, or of the mapping that older functions take."""
-    known = {name for names in _FIELDS.values() for name in names} | _IGNORED
+def _inputs_of(raw: Mapping[str, Any], *, where: str, beside: Path) -> Inputs:
+    known = {*(name for names in _FIELDS.values() for name in names), *_DATA_FIELDS.values()}
     for key in raw:
         if key not in known:
             raise ConfigError(f"{where}: the field {key!r} is not known; known are {sorted(known)}")
@@ -74,7 +110,29 @@ def inputs_of(raw: Mapping[str, Any], *, where: str, beside: Path) -> Inputs:
         raise ConfigError(f"{where}: is_print_compare_log is {log!r}, wanted true or false")
     if candidate is None or reference is None:
         raise ConfigError(f"{where}: both npu_path and bench_path are needed")
-    return Inputs(candidate, reference, names_stack=stack is not None, prints_log=log)
+    if stack is not None and not stack.is_file():
+        what = "is no file" if stack.exists() else "does not exist"
+        raise ConfigError(
+            f"{where}: the stack file {show_path(stack)} {what}; check it, or leave it out: "
+            "a stack.json beside the dump is found by itself"
+        )
+    for field, dump in (("candidate", candidate), ("reference", reference)):
+        _check_data_folder(raw, _DATA_FIELDS[field], dump, where, beside)
+    return Inputs(candidate, reference, stack, prints_log=log, is_compare_json=True)
+
+
+def _check_data_folder(
+    raw: Mapping[str, Any], key: str, dump: Path, where: str, beside: Path
+) -> None:
+    """Refuse data that lie elsewhere than beside their dump: they would not be read."""
+    folder = _given(raw, key, where, beside) if raw.get(key) else None
+    if folder is None or not folder.is_dir():
+        return  # a dump of statistics has none
+    if dump.parent.resolve() not in folder.resolve().parents:
+        raise ConfigError(
+            f"{where}: {key} is {show_path(folder)}, but tensors are read from beside their dump, "
+            f"below {show_path(dump.parent)}; move the folder there"
+        )
 
 
 def _path(
@@ -87,8 +145,12 @@ def _path(
                 f"{where}: {_FIELDS[field][0]} is missing; give a dump.json or a step folder"
             )
         return None
+    return _given(raw, key, where, beside)
+
+
+def _given(raw: Mapping[str, Any], key: str, where: str, beside: Path) -> Path:
     value = raw[key]
-    if not isinstance(value, str):
+    if not isinstance(value, str | os.PathLike):
         raise ConfigError(f"{where}: {key} is {value!r}, wanted a path")
     path = Path(value)
     try:
@@ -122,25 +184,51 @@ class PartPair(NamedTuple):
 
 
 def pair_parts(candidate: Dump, reference: Dump) -> tuple[list[PartPair], list[str]]:
-    """Pair the ranks of two dumps by number; what has no partner is named.
+    """Pair the ranks of two dumps by number; what has no partner, or cannot be opened, is named.
 
-    A single part on each side is a pair whatever its rank and step: it was meant.
+    A single part on each side is a pair whatever its rank and step: it was meant, unless others
+    could not be opened.
     """
     ours, theirs = _distinct(candidate.parts), _distinct(reference.parts)
-    if len(candidate.parts) == len(reference.parts) == 1:
+    unopened = (*candidate.unopened, *reference.unopened)
+    if len(candidate.parts) == len(reference.parts) == 1 and not unopened:
         return [PartPair(candidate.parts[0], reference.parts[0])], []
     drops_step = len(candidate.steps) == len(reference.steps) == 1
+    our_lost, their_lost = _Unopened(candidate, drops_step), _Unopened(reference, drops_step)
     pairs = []
     problems = []
     waiting = {_key(part, position, drops_step): part for position, part in theirs}
     for position, part in ours:
         partner = waiting.pop(_key(part, position, drops_step), None)
         if partner is None:
-            problems.append(f"{part.label} is not in the reference; it was not compared")
+            why = "is not in the reference; it was not compared"
+            problems.append(f"{part.label} {their_lost.explain(part) or why}")
         else:
             pairs.append(PartPair(part, partner))
-    problems += [f"{part.label} is not in the candidate" for part in waiting.values()]
-    return pairs, problems
+    for part in waiting.values():
+        problems.append(f"{part.label} {our_lost.explain(part) or 'is not in the candidate'}")
+    return pairs, [*our_lost.unexplained(), *their_lost.unexplained(), *problems]
+
+
+class _Unopened:
+    """What of one run could not be opened: told once, where its partner is missed if it is."""
+
+    def __init__(self, dump: Dump, drops_step: bool) -> None:
+        self._drops_step = drops_step
+        self._gaps = {gap: place_of(gap) for gap in dump.unopened}
+
+    def explain(self, part: RankDump) -> str | None:
+        """Say why the other run's part has no partner here; None if nobody knows."""
+        for gap, place in self._gaps.items():
+            is_step = self._drops_step or place.step == part.info.step
+            if is_step and place.rank == part.info.rank:
+                del self._gaps[gap]
+                return f"was not compared: {gap}"
+        return None
+
+    def unexplained(self) -> Iterator[str]:
+        """Yield a line for whatever is left."""
+        return map(str, self._gaps)
 
 
 def _distinct(parts: Sequence[RankDump]) -> list[tuple[int, RankDump]]:

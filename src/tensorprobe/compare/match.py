@@ -190,6 +190,17 @@ class Matcher:
         else:
             self.unlisted += 1
 
+    def reference_only_before(self, name: str) -> str | None:
+        """Return the last call that only the reference made before the partner of this call."""
+        partner = name if self._partners is None else self._partners.get(name)
+        last = None
+        for other in self._reference.names:
+            if other == partner:
+                return last
+            if other not in self._used and other not in self._named:
+                last = other
+        return None
+
     def describe(self, note: UnmatchedNote) -> str:
         """Return a note as a sentence, with what comes nearest in the other run."""
         near = self.nearest(note)

@@ -22,13 +22,14 @@ from tensorprobe.metrics.pair import (
     euclidean_distance,
     max_absolute_error,
     max_relative_error,
+    relative_distance,
     scalar_errors,
 )
 from tensorprobe.metrics.pair_stream import MeasuredPair, PairSource, measure_pairs
 from tensorprobe.store import Leaf, RankDump
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["UNSUPPORTED", "Measured", "Measurer", "bytes_of"]
+__all__ = ["UNSUPPORTED", "DataDistance", "Measured", "Measurer", "bytes_of"]
 
 # Part of the table's format, like the texts in `judge`.
 _READ_FAILED = "Dump file: {} not found or read failed."
@@ -52,6 +53,21 @@ class Measured(NamedTuple):
     message: str
 
 
+class DataDistance(NamedTuple):
+    """How far two tensors' data are apart, for who asks later without reading them again.
+
+    Attributes:
+        unequal: how many elements differ.
+        relative: the norm of the difference over that of the reference; infinite where NaN or
+            infinities stand in other places.
+        largest: the largest difference of an element.
+    """
+
+    unequal: int
+    relative: float
+    largest: float
+
+
 UNSUPPORTED: tuple[Any, ...] = ("unsupported",) * 6
 
 # Device and inode of both sides' files, and whether one lies transposed.
@@ -66,6 +82,9 @@ class Measurer:
         reference: the trusted run.
         jobs: how many threads; 0 for one per core.
         on_bytes: is told how many bytes of tensors were done since it was told last.
+
+    Attributes:
+        distances: of everything that was measured, by the names of both files.
     """
 
     def __init__(
@@ -80,6 +99,8 @@ class Measurer:
         self._jobs = jobs
         self._on_bytes = on_bytes
         self._seen: dict[_Files, Measured] = {}
+        self.distances: dict[tuple[str, str], DataDistance] = {}
+        self._far: dict[_Files | None, DataDistance] = {}
 
     def measure_all(self, pairs: list[Pair]) -> list[Measured]:
         """Measure pairs whose sides both have a file, several at a time; the order stays."""
@@ -96,10 +117,14 @@ class Measurer:
             found[result.key] = measured = _as_measured(result, pair)
             if isinstance(result.key, tuple):
                 self._seen[result.key] = measured
+                if result.numbers is not None:
+                    self._far[result.key] = _distance_of(result.numbers)
             self._tell(pair)
         for number, (pair, key) in enumerate(zip(pairs, files, strict=True)):
             if wanted.get(number if key is None else key) is not pair:
                 self._tell(pair)
+            if key in self._far and not pair.is_transposed:
+                self.distances[_names_of(pair)] = self._far[key]
         return [
             found[number] if key is None else self._seen[key] for number, key in enumerate(files)
         ]
@@ -155,6 +180,17 @@ def bytes_of(leaf: Leaf) -> int:
     """Return how many bytes a tensor's data take, 0 where its dtype is not known."""
     dtype = dtype_named(leaf.dtype)
     return 0 if dtype is None else math.prod(leaf.shape) * dtype.itemsize
+
+
+def _distance_of(numbers: PairNumbers) -> DataDistance:
+    if numbers.equal:
+        return _NO_DISTANCE
+    relative = relative_distance(numbers)
+    far = math.inf if isinstance(relative, Unavailable) else relative
+    return DataDistance(numbers.unequal, far, numbers.max_abs_error)
+
+
+_NO_DISTANCE = DataDistance(0, 0.0, 0.0)
 
 
 def _as_measured(result: MeasuredPair, pair: Pair) -> Measured:

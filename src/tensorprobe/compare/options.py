@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tensorprobe.compare.evidence import AskWho
 from tensorprobe.errors import ConfigError
 
 __all__ = ["FORMATS", "Options"]
@@ -27,6 +28,7 @@ class Options:
         jobs: how many threads measure; 0: one per core.
         log: is given a line for every call.
         progress: is told a unit (bytes or calls), how many are done, and of how many.
+        ask_who: is asked who is at fault, once all ranks are compared.
     """
 
     fuzzy: bool = False
@@ -39,6 +41,7 @@ class Options:
     jobs: int = 0
     log: Callable[[str], None] | None = None
     progress: Callable[[str, int, int], None] | None = None
+    ask_who: AskWho | None = None
 
     def __post_init__(self) -> None:
         if self.fuzzy and self.mapping:

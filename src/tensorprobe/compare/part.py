@@ -8,23 +8,24 @@ index; only where several formats are wanted are the rows kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
 from tensorprobe.compare.match import Matcher
-from tensorprobe.compare.measure import Measured, Measurer, bytes_of
+from tensorprobe.compare.measure import DataDistance, Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
-from tensorprobe.compare.sheets import inputs_table, unmatched_table
+from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
 from tensorprobe.names import is_overwritten, is_uninitialised
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
@@ -64,6 +65,10 @@ class PartFiles(NamedTuple):
     def advice(self) -> Path:
         """Return the path of the advice."""
         return self.folder / f"advisor{self.rank}_{self.timestamp}.txt"
+
+    def summary(self) -> Path:
+        """Return the path of what a workbook has in its small sheets."""
+        return self.folder / f"compare_summary{self.rank}_{self.timestamp}.json"
 
     def states(self) -> Path:
         """Return the path of the JSON with every call's state."""
@@ -107,13 +112,16 @@ class PartComparison:
         )
         self._fills: dict[int | tuple[int, int], Fill] = {}
         self._differences: FirstDifference | None = None
+        self._last_unmatched: str | None = None
+        self._first_unlike: str | None = None
+        self._distances: Mapping[tuple[str, str], DataDistance] = {}
 
     def run(self, files: PartFiles) -> PartResult:
         """Compare, and write every file that was asked for."""
         written = self._write_tables(files)
         advice = None
         if self._options.advise:
-            advice = advise(self.tally.first_failure)
+            advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
             written.append(files.advice())
             with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
                 f.write(str(advice).encode("utf-8", "backslashreplace"))
@@ -127,6 +135,14 @@ class PartComparison:
             self._gaps(),
             advice,
         )
+
+    def evidence(self) -> PartEvidence:
+        """Return what was found out on the way, for who names the operation at fault."""
+        first = self._first_unlike
+        if first is None and self._matcher.reference_only:
+            # The candidate lacks what the reference has, and nobody can say before which call.
+            first = next(iter(self._pair.candidate.names), "")
+        return PartEvidence(*self._pair, first, self._distances)
 
     def _gaps(self) -> tuple[Gap, ...]:
         unmapped = (
@@ -153,18 +169,24 @@ class PartComparison:
                     path = files.path(".rows.json")
                 table = Table("compare_result", self.titles, kept or rows, self._fills)
                 if name == "xlsx":
-                    write_xlsx(path, (table, unmatched_table(self._matcher), self._about()))
+                    write_xlsx(
+                        path,
+                        (table, unmatched_table(self._matcher), inputs_table(*self._facts())),
+                    )
                 elif name == "csv":
                     write_csv(path, table)
                 else:
                     write_json(path, table)
                 written.append(path)
+        if {"csv", "json"} & set(formats):
+            written.append(files.summary())
+            write_summary(written[-1], *self._facts(), self._matcher)
         if self._differences is not None:
             self.node = self._differences.node
         return written
 
-    def _about(self) -> Table:
-        return inputs_table(self._pair, self._options, self.mode, self.tally)
+    def _facts(self) -> tuple[PartPair, Options, Mode, Tally]:
+        return self._pair, self._options, self.mode, self.tally
 
     def _rows(self) -> Generator[list[Cell], None, None]:
         """Yield the table's rows, and count, colour and log them on the way."""
@@ -183,8 +205,17 @@ class PartComparison:
             for row in call.rows:
                 yield row.cells
 
+    def _unmatched_before(self) -> list[str]:
+        """Name the last call before the first failure that only one run has, of each run."""
+        failure = self.tally.first_failure
+        if failure is None:
+            return []
+        found = (self._last_unmatched, self._matcher.reference_only_before(failure.call))
+        return [name for name in found if name is not None]
+
     def _count(self, call: CallRows) -> None:
         tally = self.tally
+        has_unmatched = False
         for row in call.rows:
             verdict = row.verdict
             if verdict == "passed":
@@ -198,8 +229,11 @@ class PartComparison:
             elif verdict == "open":
                 tally.open += 1
             else:
+                has_unmatched = True
                 tally.unmatched += 1
             tally.rows += 1
+        if has_unmatched and tally.first_failure is None:
+            self._last_unmatched = call.name
 
     def _unequal_arguments(self, call: CallRows) -> tuple[str, ...]:
         """Name the plain arguments, such as an epsilon, that the two runs do not share."""
@@ -225,27 +259,37 @@ class PartComparison:
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
+        is_asked = self._options.ask_who is not None
         if self.mode == "tensor":
             measure = self._measuring()
             for window in _windows(self._matcher.calls()):
                 results = measure(window)
                 for call in window:
+                    if is_asked and self._first_unlike is None:
+                        self._look_for_unlike(call)
                     yield maker.make(call, results)
             return
         # One call after the other: what is made of it dies in the processor's cache.
         progress, total = self._options.progress, len(self._pair.candidate)
         nothing: Iterator[Measured] = iter(())
         for done, call in enumerate(self._matcher.calls()):
+            if is_asked and self._first_unlike is None:
+                self._look_for_unlike(call)
             if progress is not None and done % _CALLS_PER_TELL == 0:
                 progress("calls", done, total)
             yield maker.make(call, nothing)
         if progress is not None:
             progress("calls", total, total)
 
+    def _look_for_unlike(self, call: MatchedCall) -> None:
+        if is_unlike(call, self._distances):
+            self._first_unlike = call.name
+
     def _measuring(self) -> _Results:
         progress = self._options.progress
         on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
         measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
+        self._distances = measurer.distances
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensorprobe.compare.advise import Advice, Failure
+from tensorprobe.compare.evidence import Answer
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode
 
@@ -71,11 +72,13 @@ class ComparisonResult:
         parts: one per pair of ranks that was compared.
         problems: ranks that are missing, could not be opened, or broke off; a line each.
         files: everything that was written.
+        answer: who is at fault; None if that was not asked for.
     """
 
     parts: tuple[PartResult, ...]
     problems: tuple[str, ...] = ()
     extra_files: tuple[Path, ...] = field(default=())
+    answer: Answer | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:

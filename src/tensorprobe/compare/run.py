@@ -7,27 +7,32 @@ A rank that is missing, or breaks off, is named in the result and does not stop 
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare.first_difference import write_differences
+from tensorprobe.compare.evidence import AskWho, PartEvidence
+from tensorprobe.compare.first_difference import add_culprit, write_differences
 from tensorprobe.compare.inputs import Inputs, PartPair, pair_parts, read_inputs, read_mapping
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
-from tensorprobe.errors import DumpError, ReportError, TensorprobeError
+from tensorprobe.errors import ConfigError, DumpError, ReportError, TensorprobeError
 from tensorprobe.store import Dump, open_dump
 from tensorprobe.store.json_text import collector_paused
 from tensorprobe.textfile import show_path
 
 __all__ = ["compare", "compare_inputs"]
 
+_LOG = logging.getLogger("tensorprobe")
+
 
 def compare(
-    candidate: str | os.PathLike[str],
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
     reference: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] = "./output",
     *,
@@ -41,12 +46,13 @@ def compare(
     jobs: int = 0,
     log: Callable[[str], None] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    ask_who: AskWho | None = None,
 ) -> ComparisonResult:
     """Compare the dump of a run under test with that of a trusted run, and write the tables.
 
     Args:
         candidate: the run under test: anything that `open_dump` opens; or, without a reference, a
-            compare.json that names both.
+            compare.json that names both, or a dict with its fields.
         reference: the trusted run.
         output: the folder for the results; it is made if need be.
         fuzzy: match calls that differ in their call number alone.
@@ -59,22 +65,23 @@ def compare(
         jobs: how many threads measure; 0: one per core.
         log: is given a line for every call.
         progress: is told a unit (bytes or calls), how many are done, and of how many.
+        ask_who: is asked who is at fault, once all ranks are compared.
 
     Returns:
         Counts, the first failure and the files, for every rank. That values differ is a result.
 
     Raises:
         DumpError: a dump cannot be opened, or the two have no rank in common.
-        ConfigError: an option, the compare.json or the mapping cannot be used.
+        ConfigError: an option, the compare.json or the mapping cannot be used, or a mapping is
+            given for more than one rank.
         ReportError: a result cannot be written.
     """
     if reference is None:
         inputs = read_inputs(candidate)
+    elif isinstance(candidate, Mapping):
+        raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
     else:
         inputs = Inputs(Path(candidate), Path(reference))
-    if inputs.names_stack and stack is None:
-        # Whoever names the stack file decides by the switch whether it is shown.
-        stack = False
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(mapping)
     options = Options(
@@ -83,32 +90,45 @@ def compare(
         highlight=highlight,
         advise=advise,
         first_difference=first_difference,
-        stack=stack,
+        stack=inputs.shows_stacks(stack),
         formats=tuple(dict.fromkeys(formats)),
         jobs=jobs,
         log=log,
         progress=progress,
+        ask_who=ask_who,
     )
     return compare_inputs(inputs, Path(output), options)
 
 
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
+    started = time.monotonic()
     candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
+    for dump in (candidate, reference):
+        if dump.notice is not None:
+            _LOG.warning("%s", dump.notice)
+    if inputs.stack is not None and len(candidate.parts) == 1:
+        candidate.parts[0].read_stacks_from(inputs.stack)
     pairs, problems = pair_parts(candidate, reference)
-    problems = [*map(str, candidate.unopened), *map(str, reference.unopened), *problems]
     if not pairs:
         raise DumpError(
             f"{show_path(inputs.candidate)} and {show_path(inputs.reference)} have no rank and "
             f"step in common: {problems[0]}"
         )
+    if options.mapping and len({pair.candidate.label for pair in pairs}) > 1:
+        raise ConfigError(
+            "a mapping is for one rank at a time, and these are "
+            f"{', '.join(pair.candidate.label for pair in pairs[:3])}"
+            f"{', …' if len(pairs) > 3 else ''}; give the dump.json, or the folder, of one"
+        )
     _make_folder(output)
     timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
     results: list[PartResult] = []
     nodes: dict[str, dict[str, Any]] = {}
+    compared: list[tuple[str, PartEvidence]] = []
     with collector_paused():
         for pair in pairs:
-            files = _files_of(pair, candidate, output, timestamp)
+            files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
             try:
                 comparison = PartComparison(pair, options)
                 results.append(comparison.run(files))
@@ -119,22 +139,34 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
                     raise
                 problems.append(f"{pair.candidate.label} was not compared: {err}")
                 continue
+            node = _node_of(pair, candidate)
             if comparison.node is not None:
-                nodes[_node_of(pair, candidate)] = comparison.node
+                nodes[node] = comparison.node
+            if options.ask_who is not None:
+                compared.append((node, comparison.evidence()))
+        answer = None
+        if options.ask_who is not None:
+            seconds = time.monotonic() - started
+            answer = options.ask_who([evidence for _, evidence in compared], seconds)
     extra = []
     if options.first_difference:
         extra.append(output / f"diff_analyze_{timestamp}.json")
+        if answer is not None and answer.culprit is not None:
+            node, evidence = compared[answer.part]
+            add_culprit(nodes, node, evidence.candidate, answer)
         write_differences(extra[0], nodes)
-    return ComparisonResult(tuple(results), tuple(problems), tuple(extra))
+    return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
 
 
-def _files_of(pair: PartPair, candidate: Dump, output: Path, timestamp: str) -> PartFiles:
+def _files_of(
+    pair: PartPair, candidate: Dump, output: Path, timestamp: str, *, names_rank: bool
+) -> PartFiles:
     info = pair.candidate.info
     is_saved = info.level == "debug"
-    is_many = len(candidate.parts) > 1 or (
-        info.rank is not None
-        and candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
-    )
+    is_above = candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
+    # The users of compare.json know the files of a step folder by `_rank`, also of one process.
+    has_rank = info.rank is not None or (names_rank and info.process is None)
+    is_many = len(candidate.parts) > 1 or (has_rank and is_above)
     rank = ""
     if is_many:
         rank = f"_rank{'' if info.rank is None else info.rank}"

@@ -1,9 +1,16 @@
-"""The two small sheets beside the table: what has no partner, and what was compared with what."""
+"""The two small sheets beside the table: what has no partner, and what was compared with what.
+
+A workbook holds them as sheets; beside a csv or json they are one JSON file.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 from tensorprobe._version import __version__
 from tensorprobe.compare.inputs import PartPair
@@ -11,9 +18,11 @@ from tensorprobe.compare.match import Matcher
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import Tally
 from tensorprobe.report.compare_columns import Mode
-from tensorprobe.report.table import Cell, Table
+from tensorprobe.report.table import Cell, Table, new_report
 
-__all__ = ["inputs_table", "unmatched_table"]
+__all__ = ["inputs_table", "unmatched_table", "write_summary"]
+
+_SIDES = ("NPU", "Bench")
 
 
 def unmatched_table(matcher: Matcher) -> Table:
@@ -23,7 +32,7 @@ def unmatched_table(matcher: Matcher) -> Table:
 
 def _unmatched_rows(matcher: Matcher) -> Iterator[list[Cell]]:
     for note in matcher.notes:
-        side = "NPU" if note.side == "candidate" else "Bench"
+        side = _SIDES[note.side != "candidate"]
         yield [side, note.name, note.why, ", ".join(matcher.nearest(note))]
     if matcher.unlisted:
         yield ["", "", f"… and {matcher.unlisted} more", ""]
@@ -31,15 +40,36 @@ def _unmatched_rows(matcher: Matcher) -> Iterator[list[Cell]]:
 
 def inputs_table(pair: PartPair, options: Options, mode: Mode, tally: Tally) -> Table:
     """Name both inputs, their versions, the options and the outcome."""
-    return Table("inputs", ("", "NPU", "Bench"), _inputs_rows(pair, options, mode, tally))
+    rows = itertools.chain(
+        _side_rows(pair),
+        ([name, value, ""] for name, value in _outcome(options, mode, tally)),
+    )
+    return Table("inputs", ("", *_SIDES), rows)
 
 
-def _inputs_rows(
-    pair: PartPair, options: Options, mode: Mode, tally: Tally
-) -> Iterator[list[Cell]]:
-    parts = (pair.candidate, pair.reference)
-    infos = [part.info for part in parts]
-    yield ["path", *(str(part.path.absolute()) for part in parts)]
+def write_summary(
+    path: Path, pair: PartPair, options: Options, mode: Mode, tally: Tally, matcher: Matcher
+) -> None:
+    """Write what both sheets hold as one JSON object.
+
+    Raises:
+        ReportError: the file cannot be written.
+    """
+    sides = list(_side_rows(pair))
+    summary: dict[str, Any] = {
+        side: {str(row[0]): row[column] for row in sides}
+        for column, side in enumerate(_SIDES, start=1)
+    }
+    unmatched = unmatched_table(matcher)
+    rows = [dict(zip(unmatched.header, row, strict=True)) for row in unmatched.rows]
+    summary |= {**dict(_outcome(options, mode, tally)), unmatched.title: rows}
+    with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
+        file.write(json.dumps(summary, indent=1).encode() + b"\n")
+
+
+def _side_rows(pair: PartPair) -> Iterator[list[Cell]]:
+    infos = [part.info for part in pair]
+    yield ["path", *(str(part.path.absolute()) for part in pair)]
     yield ["written by", *(f"{i.tool} {i.tool_version or ''}".strip() for i in infos)]
     yield ["torch", *(info.torch_version for info in infos)]
     yield ["python", *(info.python_version for info in infos)]
@@ -48,17 +78,20 @@ def _inputs_rows(
     yield ["level", *(info.level for info in infos)]
     yield ["step", *(info.step for info in infos)]
     yield ["rank", *(info.rank for info in infos)]
-    yield ["calls", *(len(part) for part in parts)]
+    yield ["calls", *(len(part) for part in pair)]
     yield ["complete", *(info.complete for info in infos)]
-    yield ["missing or damaged", *(len(part.known_gaps) for part in parts)]
-    yield ["compared by", f"tensorprobe {__version__}", ""]
-    yield ["compared at", datetime.now(timezone.utc).isoformat(timespec="seconds"), ""]
-    yield ["mode", mode, ""]
-    yield ["fuzzy", options.fuzzy, ""]
-    yield ["mapping", f"{len(options.mapping)} names" if options.mapping else "", ""]
-    yield ["highlight", options.highlight, ""]
-    yield ["values compared", tally.compared, ""]
-    yield ["passed", tally.passed, ""]
-    yield ["failed", tally.failed, ""]
-    yield ["without a verdict", tally.open, ""]
-    yield ["unmatched", tally.unmatched, ""]
+    yield ["missing or damaged", *(len(part.known_gaps) for part in pair)]
+
+
+def _outcome(options: Options, mode: Mode, tally: Tally) -> Iterator[tuple[str, Cell]]:
+    yield "compared by", f"tensorprobe {__version__}"
+    yield "compared at", datetime.now(timezone.utc).isoformat(timespec="seconds")
+    yield "mode", mode
+    yield "fuzzy", options.fuzzy
+    yield "mapping", f"{len(options.mapping)} names" if options.mapping else ""
+    yield "highlight", options.highlight
+    yield "values compared", tally.compared
+    yield "passed", tally.passed
+    yield "failed", tally.failed
+    yield "without a verdict", tally.open
+    yield "values unmatched", tally.unmatched

@@ -591,6 +591,8 @@ static PyMethodDef METHODS[] = {
     {"histogram", (PyCFunction)(void (*)(void))histogram, METH_FASTCALL, histogram_doc},
     {"count_bytes", (PyCFunction)(void (*)(void))count_bytes, METH_FASTCALL, count_bytes_doc},
     {"measure_pair", (PyCFunction)(void (*)(void))measure_pair, METH_FASTCALL, measure_pair_doc},
+    {"measure_errors", (PyCFunction)(void (*)(void))measure_errors, METH_FASTCALL,
+     measure_errors_doc},
     {"pair_variants", pair_variants, METH_NOARGS, pair_variants_doc},
     {NULL, NULL, 0, NULL},
 };

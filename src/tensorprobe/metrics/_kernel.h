@@ -87,6 +87,31 @@ static inline float float_of_half(uint16_t half)
     return float_of(bits | ((uint32_t)(int16_t)half & 0x80000000));
 }
 
+/* Rounding to the nearest number of a narrower type, to the even one of two, without a branch. NaN
+ * stays NaN, and what is too large becomes infinite. */
+static inline float round_to_brain(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000;
+    return float_of(x != x ? bits : rounded);
+}
+
+/* Numbers below 2^-14 are multiples of 2^-24, as all floats between 0.5 and 1 are. */
+static inline float round_to_half(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t sign = bits & 0x80000000, magnitude = bits & 0x7FFFFFFF;
+    float small = (float_of(magnitude) + 0.5f) - 0.5f;
+    uint32_t normal = (magnitude + 0xFFF + ((magnitude >> 13) & 1)) & 0xFFFFE000;
+    uint32_t denormal;
+    memcpy(&denormal, &small, sizeof denormal);
+    normal = normal >= 0x47800000 ? 0x7F800000 : normal; /* 65536 */
+    uint32_t rounded = magnitude < 0x38800000 ? denormal : normal; /* 2^-14 */
+    return float_of(magnitude > 0x7F800000 ? bits : rounded | sign);
+}
+
 /* 64-bit integers, for which vector units have no conversion before AVX-512: the halves are made
  * the mantissas of 2^52 and 2^84, and the last addition alone rounds. */
 static inline double double_of_uint64(uint64_t x)
@@ -108,6 +133,7 @@ static inline double double_of_int64(int64_t x)
 int check_argument_count(Py_ssize_t got, Py_ssize_t wanted);
 PyObject *measure_pair(PyObject *self, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *pair_variants(PyObject *self, PyObject *unused);
-extern const char measure_pair_doc[], pair_variants_doc[];
+PyObject *measure_errors(PyObject *self, PyObject *const *args, Py_ssize_t arg_count);
+extern const char measure_pair_doc[], pair_variants_doc[], measure_errors_doc[];
 
 #endif

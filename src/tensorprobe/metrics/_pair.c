@@ -144,6 +144,9 @@ typedef void (*LoadWide)(const char *source, int n, double *values);
     }
 
 #define SAME(x) (x)
+#define AS_FLOAT32(x) ((float)(x))
+#define AS_BFLOAT16(x) round_to_brain((float)(x))
+#define AS_FLOAT16(x) round_to_half((float)(x))
 #define IS_TRUE(x) ((x) != 0)
 
 LOAD(float32, float, float, SAME)
@@ -153,6 +156,11 @@ LOAD(int8, int8_t, float, SAME)
 LOAD(uint16, uint16_t, float, SAME)
 LOAD(uint8, uint8_t, float, SAME)
 LOAD(bool, uint8_t, float, IS_TRUE)
+LOAD(float32_as_bfloat16, float, float, AS_BFLOAT16)
+LOAD(float32_as_float16, float, float, AS_FLOAT16)
+LOAD(float64_as_bfloat16, double, float, AS_BFLOAT16)
+LOAD(float64_as_float16, double, float, AS_FLOAT16)
+LOAD(float64_as_float32, double, float, AS_FLOAT32)
 LOAD(float64, double, double, SAME)
 LOAD(int64, int64_t, double, double_of_int64)
 LOAD(int32, int32_t, double, SAME)
@@ -196,6 +204,12 @@ static const Type TYPES[] = {
     {"uint16", 2, load_uint16, NULL, OTHER},
     {"uint8", 1, load_uint8, NULL, SHORT},
     {"bool", 1, load_bool, NULL, SHORT},
+    /* Rounded while they are read: no copy of a reference in the candidate's type is needed. */
+    {"float32 as bfloat16", 4, load_float32_as_bfloat16, NULL, SHORT},
+    {"float32 as float16", 4, load_float32_as_float16, NULL, SHORT},
+    {"float64 as bfloat16", 8, load_float64_as_bfloat16, NULL, SHORT},
+    {"float64 as float16", 8, load_float64_as_float16, NULL, SHORT},
+    {"float64 as float32", 8, load_float64_as_float32, NULL, OTHER},
 };
 
 typedef void (*MeasureFloats)(const float *a, const float *b, int n, const Ahead *ahead,

@@ -1,8 +1,8 @@
 """The one place that says whether the compiled kernel is there, and hands it out.
 
-`_kernel.c` and `_pair.c` are compiled when tensorprobe is installed. Without a C compiler the
-install succeeds all the same and numpy does the work, slower and with the same meaning. That is
-said once per process, in the log, when the kernel is first wanted.
+`_kernel.c`, `_pair.c` and `_errors.c` are compiled when tensorprobe is installed. Without a C
+compiler the install succeeds all the same and numpy does the work, slower and with the same
+meaning. That is said once per process, in the log, when the kernel is first wanted.
 """
 
 from __future__ import annotations
@@ -87,8 +87,25 @@ class Kernel(Protocol):
     ]:
         """Return the fields of `pair_numpy.PiecePair` for contiguous elements of both sides.
 
-        A type that is an integer is the address of the 256 float32 that 8-bit elements stand for.
+        A type that is an integer is the address of the 256 float32 that 8-bit elements stand for;
+        "float32 as bfloat16" is one that is rounded while it is read.
         """
+        ...
+
+    def measure_errors(
+        self,
+        candidate_address: int,
+        candidate_type: str,
+        reference_address: int,
+        reference_type: str,
+        count: int,
+        mean_size: float,
+        small: float,
+        small_error: float,
+        most_places: int,
+        /,
+    ) -> tuple[int, int, int, int, int, int, int, int, float, float]:
+        """Return the fields of `pair_errors.PieceErrors` for contiguous elements of both sides."""
         ...
 
     def pair_variants(self) -> list[str]:
@@ -148,7 +165,14 @@ def _import_kernel() -> Kernel | str:
         return f"there was no C compiler when tensorprobe was installed ({again})"
     except ImportError as err:
         return f"it does not load here: {err}"
-    doors = ("measure", "histogram", "count_bytes", "measure_pair", "pair_variants")
+    doors = (
+        "measure",
+        "histogram",
+        "count_bytes",
+        "measure_pair",
+        "measure_errors",
+        "pair_variants",
+    )
     if not all(hasattr(module, name) for name in doors):
         # An editable install keeps the old file when _kernel.c changes.
         return "it was built from an older source (install tensorprobe again)"

@@ -1,6 +1,7 @@
 """Numbers about a pair of arrays of any dtypes, strides and size, on this machine's cores.
 
     pair ─► drop repetition ─► memory order ─► pieces of 1 MiB ─► threads: kernel or numpy ─► total
+                             (pair_layout.py)               (pair_pieces.py)
 
 Two arrays that lie in memory in the same order are read in that order, without a copy; others are
 copied piece by piece (pair_layout.py). Pieces do not depend on the number of threads and their sums
@@ -9,28 +10,17 @@ are added exactly, so neither do the results.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.cores import count_cores
 from tensorprobe.dtypes import DType, dtype_of_numpy, widen
 from tensorprobe.metrics.kernel import Kernel, load_kernel
-from tensorprobe.metrics.pair_layout import (
-    PairLayout,
-    align_pair,
-    cut_pieces,
-    find_mapping,
-    find_place,
-    release_pages,
-)
+from tensorprobe.metrics.pair_layout import PairLayout, align_pair, find_place
 from tensorprobe.metrics.pair_numbers import (
     PairNumbers,
     Unavailable,
@@ -44,6 +34,7 @@ from tensorprobe.metrics.pair_numbers import (
     scalar_errors,
 )
 from tensorprobe.metrics.pair_numpy import NO_SCALES, PiecePair, Scales, four_of, measure_values
+from tensorprobe.metrics.pair_pieces import over_pieces
 from tensorprobe.tensor_data import TensorData
 
 __all__ = [
@@ -58,21 +49,19 @@ __all__ = [
     "measure_arrays",
     "measure_pair",
     "relative_distance",
+    "rounds_reference",
     "scalar_errors",
 ]
 
 Array = npt.NDArray[Any]
 
-PIECE_BYTES = 1 << 20
-# Below this a thread costs more than it saves.
-THREAD_BYTES = 4 << 20
-# From here on mapped pages are given back as soon as they are read.
-RELEASE_BYTES = 32 << 20
 # Which variant of the kernel works: the fastest.
 VARIANT = ""
 
 
-def measure_pair(candidate: TensorData, reference: TensorData, *, threads: int = 0) -> PairNumbers:
+def measure_pair(
+    candidate: TensorData, reference: TensorData, *, threads: int = 0, rounds: bool = False
+) -> PairNumbers:
     """Return the numbers of two tensors of the same number of elements.
 
     Tensors of different shapes are compared element by element in C order.
@@ -81,6 +70,8 @@ def measure_pair(candidate: TensorData, reference: TensorData, *, threads: int =
         candidate: the tensor under test.
         reference: the tensor that is trusted; its dtype may be another.
         threads: how many threads may work; 0 for all cores of this process.
+        rounds: the reference is rounded to the candidate's dtype first. Only the kernel can, and
+            only what `rounds_reference` says.
 
     Raises:
         ValueError: the numbers of elements differ.
@@ -95,7 +86,7 @@ def measure_pair(candidate: TensorData, reference: TensorData, *, threads: int =
         raise ValueError(
             f"got {candidate.array.size} and {reference.array.size} elements, wanted as many"
         )
-    job = _Job(candidate.dtype, reference.dtype, load_kernel(), NO_SCALES)
+    job = _Job(candidate.dtype, reference.dtype, load_kernel(), NO_SCALES, rounds)
     layout = align_pair(candidate.array, reference.array)
     numbers = _measure(layout, job, threads)
     scales = _choose_scales(numbers)
@@ -133,36 +124,16 @@ class _Job(NamedTuple):
     reference: DType
     kernel: Kernel | None
     scales: Scales
+    rounds: bool
 
 
 def _measure(layout: PairLayout, job: _Job, threads: int) -> PiecePair:
-    """Cut a pair into pieces, let threads take one after the other, and add up what they found."""
-    width = max(layout.candidate.itemsize, layout.reference.itemsize)
-    limit = PIECE_BYTES // width
-    size = layout.candidate.size
-    if size <= limit:
-        return _measure_piece(0, layout.candidate, layout.reference, job)
-    workers = min(size * width // THREAD_BYTES, threads or count_cores())
-    pieces = cut_pieces(layout, limit)
-    lock = Lock()
-    maps = [find_mapping(side) for side in (layout.candidate, layout.reference)]
+    """Measure all pieces of a pair and add up what was found."""
 
-    def take_pieces(_worker: int = 0) -> list[PiecePair]:
-        parts: list[PiecePair] = []
-        while True:
-            with lock:
-                piece = next(pieces, None)
-            if piece is None:
-                return parts
-            parts.append(_measure_piece(*piece, job))
-            for mapping, side in zip(maps, piece[1:], strict=True):
-                if mapping is not None and size * width >= RELEASE_BYTES:
-                    release_pages(mapping, side)
+    def measure_piece(start: int, candidate: Array, reference: Array) -> PiecePair:
+        return _measure_piece(start, candidate, reference, job)
 
-    if workers <= 1:
-        return _add_up(take_pieces())
-    with ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe") as pool:
-        return _add_up(list(itertools.chain(*pool.map(take_pieces, range(workers)))))
+    return _add_up(over_pieces(layout, measure_piece, threads))
 
 
 def _measure_piece(start: int, candidate: Array, reference: Array, job: _Job) -> PiecePair:
@@ -176,7 +147,7 @@ def _measure_piece(start: int, candidate: Array, reference: Array, job: _Job) ->
                 a.ctypes.data,
                 _kernel_type(job.candidate),
                 b.ctypes.data,
-                _kernel_type(job.reference),
+                _kernel_type(job.reference, job.candidate if job.rounds else None),
                 a.size,
                 1.0 / job.scales.candidate,
                 1.0 / job.scales.reference,
@@ -189,10 +160,29 @@ def _measure_piece(start: int, candidate: Array, reference: Array, job: _Job) ->
     return numbers._replace(max_abs_index=numbers.max_abs_index + start)
 
 
-def _kernel_type(dtype: DType) -> str | int:
+def rounds_reference(candidate: DType, reference: DType) -> bool:
+    """Whether a reference of one dtype can be rounded to the candidate's while it is measured."""
+    names = (candidate.name, reference.name)
+    return load_kernel() is not None and names in _ROUNDED
+
+
+_ROUNDED = frozenset(
+    (f"torch.{narrow}", f"torch.{wide}")
+    for wide, narrower in (
+        ("float32", ("bfloat16", "float16")),
+        ("float64", ("bfloat16", "float16", "float32")),
+    )
+    for narrow in narrower
+)
+
+
+def _kernel_type(dtype: DType, rounded_to: DType | None = None) -> str | int:
     if dtype.kind == "float" and dtype.itemsize == 1:
         return int(_small_values(dtype).ctypes.data)
-    return dtype.name.removeprefix("torch.")
+    name = dtype.name.removeprefix("torch.")
+    if rounded_to is None or rounded_to is dtype:
+        return name
+    return f"{name} as {rounded_to.name.removeprefix('torch.')}"
 
 
 @cache

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, kind_of_call
+from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.overflow_rule import LARGEST, Extent, find_overflow, is_nonfinite
 from tensorprobe.precheck.both_sides import BothSides, CannotJudgeError, tensor_values
 from tensorprobe.precheck.callables import parse_api_call
@@ -26,32 +27,12 @@ from tensorprobe.precheck.side import Side
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.store.dump import RankDump
 
-__all__ = ["Replay", "Verdict", "replay_overflow"]
+__all__ = ["replay_overflow"]
 
-Verdict = Literal["normal", "abnormal", "not judged"]
 _CPU = torch.device("cpu")
 _SEED = 1234
 # From this share of the largest number on, the order of a sum decides whether it is reached.
 _NEAR = 0.99
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """What repeating a call showed.
-
-    Attributes:
-        verdict: `normal` if the CPU overflows too, in the recorded dtype.
-        on_cpu: what the CPU made of it in the recorded dtype.
-        exact: what it made of it one precision up.
-        on_device: what the device made of it; empty if none was given.
-        message: what else is to be known, or why it was not judged.
-    """
-
-    verdict: Verdict
-    on_cpu: str = ""
-    exact: str = ""
-    on_device: str = ""
-    message: str = ""
 
 
 def replay_overflow(part: RankDump, name: str, *, device: torch.device | None = None) -> Replay:

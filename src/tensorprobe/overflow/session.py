@@ -1,12 +1,15 @@
 """Judge the overflows of a whole dump and write them down.
 
-open_dump ─► find_overflows ─► replay_overflow, one after the other ─► csv ─► OverflowReport
+open_dump ─► find_overflows ─► a worker process repeats each ─► csv ─► OverflowReport
+
+A call that ends the worker or hangs is not judged; another worker goes on with the next.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,9 @@ from typing import Any
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import ApiCall, parse_call
 from tensorprobe.overflow.origin import Origin, find_origins
-from tensorprobe.overflow.replay import Replay, Verdict, replay_overflow
 from tensorprobe.overflow.select import FoundOverflow, find_overflows, range_text
-from tensorprobe.precheck.rebuild import import_modules
+from tensorprobe.overflow.verdict import Replay, Verdict
+from tensorprobe.precheck.pool import Order, run_orders
 from tensorprobe.records import Gap
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.overflow_table import OverflowRow, overflow_table
@@ -90,6 +93,7 @@ def overflow_dump(
     step: int | None = None,
     rank: int | None = None,
     imports: tuple[str, ...] = (),
+    timeout: float = 300.0,
     on_judged: OnJudged | None = None,
 ) -> OverflowReport:
     """Judge every overflow of a dump, and find where the first one came from.
@@ -101,6 +105,7 @@ def overflow_dump(
         step: only this step.
         rank: only this rank.
         imports: modules that register operators of the user's own.
+        timeout: how many seconds one call may take.
         on_judged: told of each overflow as soon as it is judged.
 
     Raises:
@@ -109,19 +114,40 @@ def overflow_dump(
         RebuildError: a module of `imports` cannot be imported.
         ReportError: the csv cannot be written.
     """
-    place = None if device is None else _device(device)
-    import_modules(imports)
-    opened = open_dump(dump)
+    if not timeout > 0:
+        raise ConfigError(f"timeout is {timeout}, wanted a number of seconds over 0")
+    # The worker opens it by the same path and knows its parts by theirs.
+    place = Path(dump).absolute()
+    opened = open_dump(place)
     parts = [
         part
         for part in opened.parts
         if (step is None or part.info.step == step) and (rank is None or part.info.rank == rank)
     ] or [opened.part(step=step, rank=rank)]
+    waiting = [(part, found) for part in parts for found in find_overflows(part)]
+    settings: dict[str, Any] = {
+        "dump": str(place),
+        "imports": list(imports),
+        "repeats": device is not None,
+    }
     judged: list[JudgedOverflow] = []
     rows: list[OverflowRow] = []
-    for part in parts:
-        for found in find_overflows(part):
-            replay = replay_overflow(part, found.name, device=place)
+    answers = run_orders(
+        [Order(str(part.path), found.name) for part, found in waiting],
+        settings,
+        devices=[device or "cpu"],
+        timeout=timeout,
+        module="tensorprobe.overflow.worker",
+    )
+    # One worker answers in the order of its orders. Closed at once on any error: it must not
+    # outlive that.
+    with closing(answers):
+        for (part, found), (_, answer) in zip(waiting, answers, strict=True):
+            replay = (
+                Replay("not judged", message=answer.loss)
+                if answer.found is None
+                else Replay(**answer.found)
+            )
             overflow = JudgedOverflow(part.label, found.name, _shown(found.name), found, replay)
             judged.append(overflow)
             rows.append(_row_of(part, overflow))
@@ -170,20 +196,3 @@ def _shown(name: str) -> str:
     if isinstance(call, ApiCall) and call.direction == "forward":
         return f"{call.api_type}.{call.api_name}.{call.number}"
     return name
-
-
-def _device(name: str) -> Any:
-    """Return the device, after a first number was put on it.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as err:
-        reason = str(err).splitlines()[0]
-        raise ConfigError(f"the device {name!r} cannot be used here: {reason}") from err
-    return device

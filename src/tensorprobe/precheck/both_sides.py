@@ -8,9 +8,9 @@ inputs ─► device, recorded dtype (under autocast if the result shows that it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,12 +27,13 @@ from tensorprobe.precheck.kinds import (
 from tensorprobe.precheck.noise import RoundingNoise, disturb
 from tensorprobe.precheck.precision import (
     is_raisable,
-    raise_argument,
+    raise_dtype,
     raise_tensor,
     reference_dtype,
 )
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.precheck.side import Side, run_backward, run_forward
+from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
 
 __all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "tensor_values"]
@@ -44,10 +45,19 @@ _NOISY_RUNS = 4
 # So many elements show in two runs what few show in four.
 _LARGE = 1_000_000
 _CPU = torch.device("cpu")
+_NO_SIDE = Side([])
 _HALVES = {"torch.float16": torch.float16, "torch.bfloat16": torch.bfloat16}
 # What torch raises of arguments that it does not take.
 _REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
              ValueError)  # fmt: skip
+
+
+class _Noise(NamedTuple):
+    """What moves one run: its inputs, and what its kernels hand on to each other."""
+
+    generator: torch.Generator
+    mode: AbstractContextManager[Any]
+    moves_inputs: bool
 
 
 class CannotJudgeError(Exception):
@@ -65,6 +75,7 @@ class BothSides:
         gradients: given the device's outputs, returns what is sent back to each.
         device: where the candidate runs.
         seed: of the random numbers that the call itself may draw.
+        watch: takes the time of each phase.
 
     Attributes:
         autocast: the dtype of the autocast that the call was made under, if it was.
@@ -83,7 +94,9 @@ class BothSides:
         gradients: GradientsFor,
         device: torch.device,
         seed: int,
+        watch: Stopwatch | None = None,
     ) -> None:
+        self._watch = watch or Stopwatch()
         self._record = record
         self._name = name
         self._load = load
@@ -98,11 +111,18 @@ class BothSides:
         self._real: torch.dtype = torch.float64
         self._noisy_dtype = torch.float32
         self._noise: list[Side] | None = None
+        self._as_recorded: list[Side] | None = None
+        self._moved: list[Side] | None = None
+        self._precise: Side | None = None
+        # Until a run has shown that it does not.
+        self._draws_random = True
         self.autocast: torch.dtype | None = None
         self.is_raised = True
         self.sent: tuple[torch.Tensor | None, ...] = ()
         self.unit = rounding_unit(torch.float32)
-        self.plain = self._rebuild(self.inputs(), _CPU)
+        self._recorded = self.inputs()
+        waiting = iter(self._recorded)
+        self.plain = rebuild_call(record, lambda _: next(waiting), device=_CPU)
         self.copies_leaves = is_in_place(
             self.plain.function, name.api_name, self.plain.args, self.plain.kwargs
         )
@@ -111,7 +131,8 @@ class BothSides:
         """Return the inputs as recorded; loaded again if a run wrote into them."""
         base = self._base
         if base is None or self._versions != [tensor._version for tensor in base]:
-            base = self._base = list(self._load())
+            with self._watch.phase("load"):
+                base = self._base = list(self._load())
             self._versions = [tensor._version for tensor in base]
         return base
 
@@ -137,12 +158,14 @@ class BothSides:
             # Only autocast makes a half of what the arguments alone give in float32.
             self.autocast = recorded
             side = self._try_candidate()
+        self._draws_random = side.drew_random
         self._choose_precision(side)
         return side
 
     def _try_candidate(self) -> Side:
         try:
-            return self._candidate(self._device)
+            with self._watch.phase("prepare"):
+                return self._candidate(self._device)
         except _REFUSALS as err:
             is_final = self.copies_leaves or not self._wants_gradients
             if is_final or not isinstance(err, RuntimeError):
@@ -168,6 +191,7 @@ class BothSides:
             copies_leaves=self.copies_leaves,
             watches_writes=self._writes_unseen,
             around=around,
+            timed=self._watch.phase("device"),
         )
 
     def _choose_precision(self, candidate: Side) -> None:
@@ -194,11 +218,13 @@ class BothSides:
         """
         if self.is_raised:
             try:
-                return self._reference()
+                with self._watch.phase("prepare"):
+                    return self._reference()
             except _REFUSALS:
                 self.is_raised = False
         try:
-            return self._reference()
+            with self._watch.phase("prepare"):
+                return self._reference()
         except _REFUSALS as err:
             raise CannotJudgeError(_refusal("the CPU", err)) from err
 
@@ -212,24 +238,19 @@ class BothSides:
         self._seed += 1
         return self.run_reference()
 
-    def _reference(self, noise: torch.Generator | None = None) -> Side:
+    def _reference(self, noise: _Noise | None = None) -> Side:
         base = self.inputs()
         tensors = []
         for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True):
             raised = self._raise(tensor)
-            if noise is not None and self._is_noisy_inside:
-                disturb(raised, self.unit, noise)
+            if noise is not None and noise.moves_inputs:
+                disturb(raised, self.unit, noise.generator)
             tensors.append(_as_leaf(raised, is_wanted))
         call = self._rebuild(tensors, _CPU)
         if self.is_raised:
-            real = self._real
-            call = RebuiltCall(
-                call.function,
-                raise_argument(call.args, real),
-                {key: raise_argument(value, real) for key, value in call.kwargs.items()},
-            )
+            call = _with_dtypes(call, lambda dtype: raise_dtype(dtype, self._real))
             call = _with_own_epsilon(call, self._name.api_name, base)
-        around = None if noise is None else self._noise_of(noise)
+        around = None if noise is None else noise.mode
         before = torch.get_default_dtype()
         try:
             # Results of integers and of nothing come in the default dtype.
@@ -237,12 +258,13 @@ class BothSides:
                 torch.set_default_dtype(self._real)
             return run_forward(
                 call,
-                seed=self._seed,
+                seed=self._seed if self._draws_random else None,
                 device=_CPU,
                 with_gradients=self._wants_gradients,
                 copies_leaves=self.copies_leaves,
                 watches_writes=self._writes_unseen,
                 around=around,
+                timed=self._watch.phase("reference"),
             )
         finally:
             torch.set_default_dtype(before)
@@ -262,10 +284,6 @@ class BothSides:
         """
         return self._noisy_dtype is not torch.bfloat16 or self._name.api_name in STEPWISE_IN_HALVES
 
-    def _noise_of(self, generator: torch.Generator) -> RoundingNoise:
-        by_steps = self._is_noisy_inside
-        return RoundingNoise(self._noisy_dtype, self.unit, generator, by_steps=by_steps)
-
     # --- backward ----------------------------------------------------------------------------
 
     def run_backwards(self, candidate: Side, reference: Side) -> str:
@@ -276,49 +294,72 @@ class BothSides:
             return ""
         if undetermined_outputs(self._name.api_name):
             return "gradients of vectors that may turn cannot be compared"
-        self.sent = tuple(self._gradients_for(candidate.outputs))
+        with self._watch.phase("load"):
+            self.sent = tuple(self._gradients_for(candidate.outputs))
         try:
-            on_device = [None if g is None else g.to(self._device) for g in self.sent]
-            run_backward(candidate, on_device, self._device)
+            with self._watch.phase("prepare"):
+                on_device = [None if g is None else g.to(self._device) for g in self.sent]
+                timed = self._watch.phase("device")
+                run_backward(candidate, on_device, self._device, timed)
         except (RuntimeError, ValueError) as err:
             return _refusal("backward: the device", err)
         try:
-            self._send_back(reference)
+            with self._watch.phase("prepare"):
+                self._send_back(reference)
         except (RuntimeError, ValueError) as err:
             return _refusal("backward: the CPU", err)
         return ""
 
-    def _send_back(self, side: Side, noise: torch.Generator | None = None) -> None:
+    def _send_back(self, side: Side, noise: _Noise | None = None) -> None:
         sent = [
             None if gradient is None else gradient.to(output.dtype, copy=noise is not None)
             for gradient, output in zip(self.sent, side.outputs, strict=True)
         ]
-        if noise is not None and self._is_noisy_inside:
+        if noise is not None and noise.moves_inputs:
             for gradient in sent:
                 if gradient is not None:
-                    disturb(gradient, self.unit, noise)
-        run_backward(side, sent, _CPU)
+                    disturb(gradient, self.unit, noise.generator)
+        run_backward(side, sent, _CPU, self._watch.phase("reference"))
 
     # --- noise -------------------------------------------------------------------------------
 
     def noisy_sides(self) -> list[Side]:
         """Return runs of the reference with rounding noise; made when first asked for."""
         if self._noise is None:
-            self._noise = []
-            generator = torch.Generator().manual_seed(self._seed)
-            size = sum(tensor.numel() for tensor in self.inputs())
-            for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
-                side = self._reference(generator)
-                if self.sent:
-                    with self._noise_of(generator):
-                        self._send_back(side, generator)
-                self._noise.append(side)
-            if self._device.type != "cpu":
-                self._noise.extend(self._cpu_as_recorded())
+            with self._watch.phase("noise"):
+                self._noise = self._make_noise()
         return self._noise
 
-    def _cpu_as_recorded(self) -> list[Side]:
-        """What the CPU makes of the call in the recorded dtype: it errs too."""
+    def _make_noise(self, *, inputs_only: bool = False) -> list[Side]:
+        found = []
+        generator = torch.Generator().manual_seed(self._seed)
+        size = sum(tensor.numel() for tensor in self.inputs())
+        by_steps = self._is_noisy_inside
+        for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
+            mode: AbstractContextManager[Any] = nullcontext()
+            if not inputs_only:
+                mode = RoundingNoise(self._noisy_dtype, self.unit, generator, by_steps=by_steps)
+            noise = _Noise(generator, mode, inputs_only or by_steps)
+            side = self._reference(noise)
+            if self.sent:
+                with mode:
+                    self._send_back(side, noise)
+            found.append(side)
+        return found
+
+    def cpu_as_recorded(self) -> list[Side]:
+        """Return what the CPU makes of the call in the recorded dtype: it errs too.
+
+        None where it is the device itself, or has no such kernel.
+        """
+        if self._as_recorded is None:
+            self._as_recorded = []
+            if self._device.type != "cpu":
+                with self._watch.phase("noise"):
+                    self._as_recorded = self._run_as_recorded()
+        return self._as_recorded
+
+    def _run_as_recorded(self) -> list[Side]:
         try:
             side = self._candidate(_CPU)
             if self.sent:
@@ -328,9 +369,51 @@ class BothSides:
             return []
         return [side]
 
+    def ill_conditioned_sides(self) -> list[Side]:
+        """Return runs of the reference whose inputs are off by a rounding error, and nothing else.
+
+        Of bfloat16 alone: for other dtypes the noisy runs do that, too.
+        """
+        if self._moved is None:
+            self._moved = []
+            if not self._is_noisy_inside:
+                with self._watch.phase("noise"):
+                    self._moved = self._make_noise(inputs_only=True)
+        return self._moved
+
+    def precise_side(self) -> Side | None:
+        """Return the reference in float64 where it was float32, which may itself be inexact.
+
+        From then on every other run of the reference has that precision, too.
+        """
+        if self._precise is None and self.is_raised and self._real is torch.float32:
+            self._real = torch.float64
+            try:
+                with self._watch.phase("noise"):
+                    side = self._reference()
+                    if self.sent:
+                        self._send_back(side)
+            except _REFUSALS:
+                # The CPU has no such kernel; float32 is the best there is.
+                self._real = torch.float32
+                self._precise = _NO_SIDE
+            else:
+                self._precise = side
+        return self._precise if self._precise is not _NO_SIDE else None
+
     def _rebuild(self, tensors: Sequence[torch.Tensor], device: torch.device) -> RebuiltCall:
-        waiting = iter(tensors)
-        return rebuild_call(self._record, lambda _: next(waiting), device=device)
+        """Return the recorded call with other tensors, on another device."""
+        swap = dict(zip(map(id, self._recorded), tensors, strict=True))
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return swap.get(id(value), value)
+            return device if isinstance(value, torch.device) else value
+
+        plain = self.plain
+        return RebuiltCall(
+            plain.function, map_leaves(plain.args, changed), map_leaves(plain.kwargs, changed)
+        )
 
     def _leaf_flags(self, base: Sequence[torch.Tensor]) -> list[bool]:
         return [
@@ -371,6 +454,17 @@ def _refusal(who: str, err: Exception) -> str:
     text = " ".join(str(err).split())
     short = text if len(text) <= 300 else text[:300] + "…"
     return f"{who} refuses the call: {type(err).__name__}: {short}"
+
+
+def _with_dtypes(call: RebuiltCall, change: Callable[[torch.dtype], torch.dtype]) -> RebuiltCall:
+    """Return a call with other dtypes among its arguments."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, torch.dtype) else value
+
+    return RebuiltCall(
+        call.function, map_leaves(call.args, changed), map_leaves(call.kwargs, changed)
+    )
 
 
 def _with_own_epsilon(

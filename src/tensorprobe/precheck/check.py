@@ -7,8 +7,8 @@ BothSides ─► outputs, written inputs, gradients ─► judge each ─► Che
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -29,6 +29,7 @@ from tensorprobe.precheck.draws import (
 )
 from tensorprobe.precheck.judge import (
     Judgement,
+    Runs,
     Verdict,
     judge_output,
     rounding_unit,
@@ -44,9 +45,18 @@ from tensorprobe.precheck.kinds import (
 )
 from tensorprobe.precheck.rebuild import RebuiltCall
 from tensorprobe.precheck.side import Side, run_backward
+from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
+from tensorprobe.summary.host import fetch
 
 __all__ = ["CheckedCall", "CheckedOutput", "check_call"]
+
+# So many times the rounding error of its inputs a result must move to be ill-conditioned.
+_ILL_CONDITIONED = 4.0
+
+_SPARSE = frozenset(
+    (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+)
 
 Pick = Callable[[Side], "torch.Tensor | None"]
 
@@ -82,6 +92,7 @@ class CheckedCall:
         copies_leaves: of a failing call, whether it wrote into copies of its inputs.
         device_seconds: time in the call on the device.
         reference_seconds: time in the call on the reference side.
+        phases: seconds of everything that was done, by phase; see `stopwatch`.
     """
 
     forward: Verdict
@@ -93,6 +104,7 @@ class CheckedCall:
     copies_leaves: bool = False
     device_seconds: float = 0.0
     reference_seconds: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_call(
@@ -103,6 +115,7 @@ def check_call(
     *,
     device: torch.device,
     seed: int,
+    watch: Stopwatch | None = None,
 ) -> CheckedCall:
     """Check one call.
 
@@ -114,22 +127,26 @@ def check_call(
         gradients: given the device's outputs, returns what is sent back to each.
         device: where the candidate runs.
         seed: of the random numbers that the call itself may draw.
+        watch: takes the time; it may have begun before.
     """
+    watch = watch or Stopwatch()
     if name.api_name.rpartition(".")[2] in UNINITIALISED:
         return CheckedCall("SKIP", message="the result is uninitialised memory")
     try:
-        sides = BothSides(record, name, load, gradients, device, seed)
-        checked = _Check(record, name, sides, device).run()
+        with watch.phase("prepare"):
+            sides = BothSides(record, name, load, gradients, device, seed, watch)
+        checked = _Check(record, name, sides, device, watch).run()
     except (CannotJudgeError, RebuildError) as err:
-        return CheckedCall("SKIP", message=str(err))
+        return CheckedCall("SKIP", message=str(err), phases=watch.stop())
     if "error" not in (checked.forward, checked.backward):
-        return checked
+        return replace(checked, phases=watch.stop())
     # What a script needs to repeat it.
     return replace(
         checked,
         call=sides.as_recorded(),
         gradients=sides.sent,
         copies_leaves=sides.copies_leaves,
+        phases=watch.stop(),
     )
 
 
@@ -137,8 +154,14 @@ class _Check:
     """One check while it runs."""
 
     def __init__(
-        self, record: CallRecord, name: ApiCall, sides: BothSides, device: torch.device
+        self,
+        record: CallRecord,
+        name: ApiCall,
+        sides: BothSides,
+        device: torch.device,
+        watch: Stopwatch,
     ) -> None:
+        self._watch = watch
         self._name = name
         self._sides = sides
         self._device = device
@@ -216,21 +239,51 @@ class _Check:
                 side = "reference" if candidate is None else "device"
                 judgement = Judgement("error", f"only the {side} has one", excess=math.inf)
             return CheckedOutput(place, _on_cpu(candidate), reference, judgement)
-        ours, theirs = _plain(candidate), _plain(reference)
+        with self._watch.phase("fetch"):
+            ours, theirs = _plain(candidate), _plain(reference)
         if ours is None or theirs is None:
             judgement = _skip(f"{candidate.layout} tensors are not compared")
             return CheckedOutput(place, None, None, judgement)
-        judgement = judge_output(
-            ours,
-            theirs,
-            length=self._length(ours),
-            noise=lambda: [
-                None if found is None else _plain(found)
-                for found in map(pick, self._sides.noisy_sides())
-            ],
-            computed_in=self._sides.autocast if ours.is_floating_point() else None,
-        )
-        return CheckedOutput(place, ours, theirs, judgement)
+        sides = self._sides
+
+        def runs_of(noisy: Callable[[], list[Side]]) -> Runs:
+            return lambda: [
+                None if found is None else _plain(found) for found in map(pick, noisy())
+            ]
+
+        length = self._length(ours)
+        computed_in = sides.autocast if ours.is_floating_point() else None
+        with self._watch.phase("measure"):
+            judgement = judge_output(ours, theirs, length=length, computed_in=computed_in)
+            if judgement.verdict != "error":
+                return CheckedOutput(place, ours, theirs, judgement)
+            precise = sides.precise_side()
+            better = None if precise is None else pick(precise)
+            found = None if better is None else _plain(better)
+            truth = theirs if found is None else found
+            judgement = judge_output(
+                ours,
+                truth,
+                length=length,
+                noise=(
+                    runs_of(sides.noisy_sides),
+                    runs_of(sides.cpu_as_recorded),
+                    lambda: self._if_ill_conditioned(truth, pick),
+                ),
+                computed_in=computed_in,
+            )
+        return CheckedOutput(place, ours, truth, judgement)
+
+    def _if_ill_conditioned(self, truth: torch.Tensor, pick: Pick) -> list[torch.Tensor | None]:
+        """Return runs whose inputs were moved, if that moves the result far more than a rounding.
+
+        Where it does not, an error of a few roundings is no matter of the data.
+        """
+        sides = self._sides.ill_conditioned_sides()
+        runs = [None if found is None else _plain(found) for found in map(pick, sides)]
+        size = _norm(truth) * self._sides.unit * _ILL_CONDITIONED
+        same = [run for run in runs if run is not None and run.shape == truth.shape]
+        return runs if any(_norm(run - truth) > size for run in same) else []
 
     def _length(self, output: torch.Tensor) -> int:
         """Return how many numbers one element is made of, at most."""
@@ -326,15 +379,26 @@ def _gradient_picker(index: int) -> Pick:
     return lambda side: side.gradients.get(index)
 
 
+def _norm(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=_wide(tensor)).nan_to_num_())
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    return torch.complex128 if tensor.is_complex() else torch.float64
+
+
 def _skip(reason: str) -> Judgement:
     return Judgement("SKIP", reason)
 
 
 def _on_cpu(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.detach().cpu()
+    return None if tensor is None else fetch(tensor.detach())
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a tensor as it is compared: on the host, its numbers where they seem to be."""
+    if tensor.layout in _SPARSE:
+        tensor = tensor.detach().to_dense()
     if tensor.layout is not torch.strided:
         return None
-    return tensor.detach().cpu().resolve_conj().resolve_neg()
+    return fetch(tensor.detach()).resolve_conj().resolve_neg()

@@ -1,6 +1,7 @@
 """Check the calls of one rank's dump, each by its name: where the data come from and go to.
 
 name ─► record and backward record ─► inputs, real or random ─► check_call ─► CallResult
+                                 └► files of the next call, read while this one is checked
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -25,10 +27,14 @@ from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.precheck.random_inputs import make_inputs, make_like, seed_of
 from tensorprobe.precheck.rebuild import load_tensor
 from tensorprobe.precheck.repro import save_error
+from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue, Value
 from tensorprobe.store.dump import RankDump
 
-__all__ = ["Checker", "DataChoice"]
+__all__ = ["Checker", "DataChoice", "PreparedCall"]
+
+# A thread is told to read tensors of so many elements.
+_LARGE = 1 << 18
 
 DataChoice = Literal["real", "random", "auto"]
 
@@ -53,30 +59,41 @@ class Checker:
     save_errors: Path | None = None
     imports: tuple[str, ...] = ()
 
-    def check(self, name: str) -> CallResult:
-        """Check one call; whatever goes wrong is its verdict."""
+    def prepare(self, name: str) -> PreparedCall:
+        """Read what was recorded of a call, but not its data."""
+        watch = Stopwatch()
         record = self.part.try_call(name)
         if record is None:
-            return CallResult(name, "SKIP", message="the record of the call cannot be read")
+            return PreparedCall(name, watch, "the record of the call cannot be read")
         try:
-            call = parse_api_call(name)
+            source = _Source(self, record, parse_api_call(name))
         except RebuildError as err:
-            return CallResult(name, "SKIP", message=str(err))
-        source = _Source(self, record, call)
+            return PreparedCall(name, watch, str(err))
+        watch.stop()
+        return PreparedCall(name, watch, "", source)
+
+    def check(self, call: str | PreparedCall) -> CallResult:
+        """Check one call; whatever goes wrong is its verdict."""
+        prepared = self.prepare(call) if isinstance(call, str) else call
+        name, source = prepared.name, prepared.source
+        if source is None:
+            return CallResult(name, "SKIP", message=prepared.problem)
+        prepared.watch.resume()
         with warnings.catch_warnings():
             # What torch says of a function is for those who wrote the call.
             warnings.simplefilter("ignore")
             checked = check_call(
-                record,
-                call,
+                source.record,
+                source.call,
                 source.inputs,
                 source.gradients,
                 device=self.device,
                 seed=source.seed,
+                watch=prepared.watch,
             )
         if self.save_errors is not None and "error" in (checked.forward, checked.backward):
             checked = self._save(name, checked)
-        return _result_of(name, call, checked, source.note)
+        return _result_of(name, source.call, checked, source.note)
 
     def _save(self, name: str, checked: CheckedCall) -> CheckedCall:
         assert self.save_errors is not None
@@ -95,32 +112,73 @@ class Checker:
         return replace(checked, message=f"{checked.message}; {note}")
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call that is to be checked next.
+
+    Attributes:
+        name: in the dump.
+        watch: has taken the time to prepare it.
+        problem: why it cannot be checked; blank if it can.
+        source: where its tensors come from.
+    """
+
+    name: str
+    watch: Stopwatch
+    problem: str
+    source: _Source | None = None
+
+    def read_ahead(self, pool: ThreadPoolExecutor) -> None:
+        """Let a thread read the files, where that takes longer than telling it to."""
+        if self.source is not None:
+            self.source.read_ahead(pool)
+
+
 class _Source:
     """Where the tensors of one call come from."""
 
     def __init__(self, checker: Checker, record: CallRecord, call: ApiCall) -> None:
         self._checker = checker
-        self._call = call
+        self.record = record
+        self.call = call
         self._values = tensor_values(record)
         has_data = all(value.data_name is not None or not _size(value) for value in self._values)
         self._is_real = checker.data == "real" or (checker.data == "auto" and has_data)
         self.seed = seed_of(checker.seed, str(call))
         is_fallback = checker.data == "auto" and not has_data and checker.part.info.task == "tensor"
         self.note = "some data are missing, so all are random" if is_fallback else ""
+        self._sent = self._recorded_gradients() if self._is_real else ()
+        # Tensors that a thread reads, by the identity of their values; each is taken once.
+        self._ahead: dict[int, Future[torch.Tensor]] = {}
+
+    def read_ahead(self, pool: ThreadPoolExecutor) -> None:
+        if not self._is_real:
+            return
+        for value in (*self._values, *self._sent):
+            if isinstance(value, TensorValue) and _size(value) >= _LARGE:
+                self._ahead[id(value)] = pool.submit(self._read, value)
+
+    def _load(self, value: TensorValue) -> torch.Tensor:
+        waiting = self._ahead.pop(id(value), None)
+        return self._read(value) if waiting is None else waiting.result()
+
+    def _read(self, value: TensorValue) -> torch.Tensor:
+        pins = self._checker.device.type == "cuda"
+        return load_tensor(self._checker.part, value, pins=pins)
 
     def inputs(self) -> Sequence[torch.Tensor]:
         if not self._is_real:
-            return make_inputs(self._call, self._values, self.seed)
+            return make_inputs(self.call, self._values, self.seed)
         return [
-            load_tensor(self._checker.part, value)
+            self._load(value)
             if value.data_name is not None or _size(value)
-            else make_inputs(self._call, [value], 0)[0]
+            else make_inputs(self.call, [value], 0)[0]
             for value in self._values
         ]
 
     def gradients(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """Return recorded gradients where there are some that fit, else random ones."""
-        recorded = self._recorded_gradients() if self._is_real else ()
+        recorded = self._sent
         if len(recorded) != len(outputs) or not any(recorded):
             return make_like(outputs, self.seed)
         found: list[torch.Tensor | None] = []
@@ -130,7 +188,7 @@ class _Source:
                 found.append(None)
                 continue
             try:
-                gradient = load_tensor(self._checker.part, value)
+                gradient = self._load(value)
             except RebuildError:
                 gradient = None
             if gradient is None or gradient.shape != output.shape:
@@ -140,9 +198,9 @@ class _Source:
         return found
 
     def _recorded_gradients(self) -> tuple[Value, ...]:
-        name = str(replace(self._call, direction="backward"))
+        name = str(replace(self.call, direction="backward"))
         part = self._checker.part
-        if self._call.direction == "backward" or name not in part:
+        if self.call.direction == "backward" or name not in part:
             return ()
         try:
             return part.call(name).inputs or ()
@@ -167,6 +225,7 @@ def _result_of(name: str, call: ApiCall, checked: CheckedCall, note: str) -> Cal
         excess,
         checked.device_seconds,
         checked.reference_seconds,
+        dict(checked.phases),
     )
 
 

@@ -2,6 +2,12 @@
 
 The reference is rounded to the candidate's dtype first: that is the best the dtype can hold, and a
 perfect candidate has no error at all.
+
+    candidate, reference ─► pair: one pass ─► no element differs: done
+                                         └► errors: a second pass, held against the mean size
+
+The kernel rounds while it reads. What it does not measure, complex numbers and float64, is rounded
+and measured piece by piece with torch, which also does all where there is no kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +24,10 @@ from tensorprobe.metrics.pair import (
     error_ratio,
     measure_pair,
     relative_distance,
+    rounds_reference,
 )
+from tensorprobe.metrics.pair_errors import ErrorLimits, measure_errors, measures_errors
+from tensorprobe.precheck.precision import round_to
 from tensorprobe.summary.host import to_host
 
 __all__ = ["OutputNumbers", "measure_output"]
@@ -74,13 +83,19 @@ def measure_output(candidate: torch.Tensor, reference: torch.Tensor) -> OutputNu
 
     Args:
         candidate: the device's result, on the CPU.
-        reference: the reference in the same dtype and shape.
+        reference: the reference in the same shape, in any precision.
 
     >>> numbers = measure_output(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]))
     >>> numbers.pair.max_abs_error, numbers.within[0]
     (0.5, 0.5)
     """
-    pair = measure_pair(to_host(candidate), to_host(reference))
+    ours, theirs = to_host(candidate), to_host(reference)
+    rounds = candidate.dtype != reference.dtype
+    if rounds and not rounds_reference(ours.dtype, theirs.dtype):
+        reference, rounds = round_to(reference, candidate.dtype), False
+        theirs = to_host(reference)
+    threads = torch.get_num_threads()
+    pair = measure_pair(ours, theirs, threads=threads, rounds=rounds)
     angle, distance = cosine(pair), relative_distance(pair)
     shares = tuple(pair.within[place] / pair.count if pair.count else 1.0 for place in (3, 1, 0))
     wrong = pair.nan_mismatch + pair.inf_mismatch
@@ -107,16 +122,34 @@ def measure_output(candidate: torch.Tensor, reference: torch.Tensor) -> OutputNu
             ulp_over=units,
             **common,  # type: ignore[arg-type]
         )
-    return _measure_errors(candidate, reference, common)
+    count = max(pair.count - max(pair.candidate_nonfinite, pair.reference_nonfinite), 1)
+    mean_size = math.sqrt(pair.reference_squares / count) * pair.scales.reference
+    common["root_mean_square"] = math.sqrt(pair.difference_squares / count) * pair.scales.difference
+    dtype = candidate.dtype
+    if not (mean_size and measures_errors(ours.dtype, theirs.dtype)):
+        return _measure_with_torch(candidate, round_to(reference, dtype), mean_size, common)
+    limits = ErrorLimits(mean_size, _SMALL[dtype], _SMALL_ERROR[dtype], _ULP_LIMITS[dtype.itemsize])
+    found = measure_errors(ours, theirs, limits, threads=threads)
+    return OutputNumbers(
+        worst=found.worst,
+        mean_relative=found.relative / max(found.nonzero, 1),
+        balance=abs(found.lean) / max(found.pairs, 1),
+        small_wrong=found.small_wrong / max(found.small, 1),
+        ulp_max=float(found.places_max),
+        ulp_mean=found.places / max(found.pairs, 1),
+        ulp_over=found.places_over / max(found.pairs, 1),
+        **common,  # type: ignore[arg-type]
+    )
 
 
-def _measure_errors(
-    candidate: torch.Tensor, reference: torch.Tensor, common: dict[str, object]
+def _measure_with_torch(
+    candidate: torch.Tensor,
+    reference: torch.Tensor,
+    mean_size: float,
+    common: dict[str, object],
 ) -> OutputNumbers:
     dtype, pair = candidate.dtype, common["pair"]
     assert isinstance(pair, PairNumbers)
-    count = max(pair.count - max(pair.candidate_nonfinite, pair.reference_nonfinite), 1)
-    mean_size = math.sqrt(pair.reference_squares / count) * pair.scales.reference
     if dtype.is_complex:
         candidate, reference = torch.view_as_real(candidate), torch.view_as_real(reference)
     is_finite = not (pair.candidate_nonfinite or pair.reference_nonfinite)
@@ -131,7 +164,6 @@ def _measure_errors(
             sums.add(ours, theirs)
     return OutputNumbers(
         worst=sums.worst,
-        root_mean_square=math.sqrt(pair.difference_squares / count) * pair.scales.difference,
         mean_relative=sums.relative / max(sums.nonzero, 1),
         balance=abs(sums.lean) / max(sums.count, 1),
         small_wrong=sums.small_wrong / max(sums.small, 1),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["CallResult", "OutputRow"]
 
@@ -43,6 +45,7 @@ class CallResult:
         excess: how many times a tolerance was exceeded, to sort by.
         device_seconds: time in the call on the device, both ways.
         reference_seconds: time in the call on the reference side, both ways.
+        phases: seconds of everything that was done, by phase; see `stopwatch`.
     """
 
     name: str
@@ -53,3 +56,19 @@ class CallResult:
     excess: float = 0.0
     device_seconds: float = 0.0
     reference_seconds: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `json` can write; `from_json` makes it a result again."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        plain["rows"] = [[getattr(row, name) for name in OutputRow.__slots__] for row in self.rows]
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> CallResult:
+        """Return the result that `as_json` was asked of."""
+        rows = (
+            OutputRow(name, reference, device, shape, tuple(cells), status, message)
+            for name, reference, device, shape, cells, status, message in plain.pop("rows")
+        )
+        return cls(**plain, rows=tuple(rows))

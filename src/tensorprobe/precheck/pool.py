@@ -1,8 +1,8 @@
 """Spread calls over worker processes and devices, and outlive whatever happens to those.
 
-    orders ─► workers, a few calls ahead each ─► results, in any order
+    orders ─► workers, a few calls ahead each ─► answers, in any order; of one worker in theirs
 
-A worker that dies or does not answer in time costs the call that it was at: that call's result says
+A worker that dies or does not answer in time costs the call that it was at: that call's answer says
 so, the calls behind it go to others, and a new worker takes its place.
 """
 
@@ -21,13 +21,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorprobe
+from tensorprobe import errors
 from tensorprobe.errors import TensorprobeError
-from tensorprobe.precheck.outcome import CallResult, OutputRow
 
-__all__ = ["Order", "run_orders"]
+__all__ = ["Answer", "Order", "run_orders"]
 
 # So that a worker need not wait for its next call.
 _AHEAD = 4
@@ -47,15 +47,23 @@ class Order:
     name: str
 
 
+class Answer(NamedTuple):
+    """What a worker said of an order, or why it said nothing: one of both is there."""
+
+    found: dict[str, Any] | None
+    loss: str = ""
+
+
 def run_orders(
     orders: Sequence[Order],
     settings: dict[str, Any],
     *,
     devices: Sequence[str],
-    jobs: int,
+    jobs: int = 1,
     timeout: float,
-) -> Generator[tuple[Order, CallResult], None, None]:
-    """Check calls in worker processes and yield each result as it comes.
+    module: str = "tensorprobe.precheck.worker",
+) -> Generator[tuple[Order, Answer], None, None]:
+    """Give orders to worker processes and yield each answer as it comes.
 
     Args:
         orders: the calls.
@@ -63,6 +71,7 @@ def run_orders(
         devices: workers take them in turn.
         jobs: how many workers; at least one for each device.
         timeout: how many seconds one call may take.
+        module: what a worker process runs.
 
     Raises:
         TensorprobeError: no worker can start.
@@ -75,7 +84,7 @@ def run_orders(
     with selectors.DefaultSelector() as selector:
         try:
             for number in range(count if orders else 0):
-                worker = _Worker({**settings, "device": devices[number % len(devices)]})
+                worker = _Worker({**settings, "device": devices[number % len(devices)]}, module)
                 workers.append(worker)
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
             while workers:
@@ -94,7 +103,7 @@ def run_orders(
                     workers.remove(worker)
                     yield from worker.bury(waiting, timeout if is_late else None)
                     if waiting:
-                        heir = _Worker(worker.settings)
+                        heir = _Worker(worker.settings, module)
                         workers.append(heir)
                         selector.register(heir.answers, selectors.EVENT_READ, heir)
                 if not waiting:
@@ -109,14 +118,14 @@ def run_orders(
 class _Worker:
     """One worker process, from this side."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], module: str) -> None:
         self.settings = settings
         self.at_work: deque[Order] = deque()
         self.is_over = False
         self._is_ready = False
         self._is_dismissed = False
         self._said_bye = False
-        self._failure: str | None = None
+        self._failure: TensorprobeError | None = None
         self._rest = b""
         self._since = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
@@ -126,7 +135,7 @@ class _Worker:
             [
                 sys.executable,
                 "-m",
-                "tensorprobe.precheck.worker",
+                module,
                 str(order_read),
                 str(answer_write),
             ],
@@ -151,7 +160,7 @@ class _Worker:
             self.at_work.append(order)
             self._send({"part": order.part, "name": order.name})
 
-    def collect(self) -> Iterator[tuple[Order, CallResult]]:
+    def collect(self) -> Iterator[tuple[Order, Answer]]:
         """Yield the results that have arrived."""
         data = os.read(self.answers, 1 << 16)
         if not data:
@@ -164,11 +173,13 @@ class _Worker:
             if "ready" in message:
                 self._is_ready = True
             elif "failed" in message:
-                self._failure = message["failed"]
+                kind = getattr(errors, message.get("kind", ""), TensorprobeError)
+                is_ours = isinstance(kind, type) and issubclass(kind, TensorprobeError)
+                self._failure = (kind if is_ours else TensorprobeError)(message["failed"])
             elif "bye" in message:
                 self._said_bye = True
             else:
-                yield self.at_work.popleft(), _result_from(message)
+                yield self.at_work.popleft(), Answer(message)
 
     def deadline(self, timeout: float) -> float:
         """Return when to give up on it."""
@@ -199,9 +210,7 @@ class _Worker:
         os.close(self.answers)
         self._errors.close()
 
-    def bury(
-        self, waiting: deque[Order], timeout: float | None
-    ) -> Iterator[tuple[Order, CallResult]]:
+    def bury(self, waiting: deque[Order], timeout: float | None) -> Iterator[tuple[Order, Answer]]:
         """Give back its calls and yield the result of the one that it died of.
 
         Args:
@@ -215,7 +224,7 @@ class _Worker:
         last_words = self._last_words()
         self._close()
         if not self._is_ready:
-            raise TensorprobeError(self._failure or f"a worker cannot start: {last_words}")
+            raise self._failure or TensorprobeError(f"a worker cannot start: {last_words}")
         culprit = None if self._said_bye or not self.at_work else self.at_work.popleft()
         waiting.extendleft(reversed(self.at_work))
         self.at_work.clear()
@@ -226,7 +235,7 @@ class _Worker:
                 else f"no answer within {timeout:g} s, so its process was ended; "
                 "--timeout allows more"
             )
-            yield culprit, CallResult(culprit.name, "error", message=message, excess=float("inf"))
+            yield culprit, Answer(None, message)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
@@ -257,8 +266,3 @@ def _cause_of_death(code: int) -> str:
     except ValueError:
         return f"the process was ended by signal {-code} while it ran this call"
     return f"the process died of {name.name} while it ran this call{_HINTS.get(name, '')}"
-
-
-def _result_from(message: dict[str, Any]) -> CallResult:
-    rows = tuple(OutputRow(**{**row, "cells": tuple(row["cells"])}) for row in message.pop("rows"))
-    return CallResult(**message, rows=rows)

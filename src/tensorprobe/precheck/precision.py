@@ -7,11 +7,10 @@ recorded dtypes did not have: float32 where all of them are narrower, else float
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
-__all__ = ["is_raisable", "raise_argument", "raise_tensor", "reference_dtype", "round_to"]
+__all__ = ["is_raisable", "raise_dtype", "raise_tensor", "reference_dtype", "round_to"]
 
 _HALVES = (torch.float16, torch.bfloat16)
 _COMPLEX_OF = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -57,15 +56,6 @@ def raise_dtype(dtype: torch.dtype, real: torch.dtype) -> torch.dtype:
     if dtype not in _RAISED:
         return dtype
     return _COMPLEX_OF[real] if dtype.is_complex else real
-
-
-def raise_argument(argument: Any, real: torch.dtype) -> Any:
-    """Return an argument of the reference call: dtypes are raised as its tensors are."""
-    if isinstance(argument, torch.dtype):
-        return raise_dtype(argument, real)
-    if type(argument) in (list, tuple):
-        return type(argument)(raise_argument(item, real) for item in argument)
-    return argument
 
 
 def round_to(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

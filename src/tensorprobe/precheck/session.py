@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import ConfigError, DumpError
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import PlannedCall, plan_calls
-from tensorprobe.precheck.pool import Order, run_orders
+from tensorprobe.precheck.pool import Answer, Order, run_orders
 from tensorprobe.precheck.results import ResultFiles, stamp_of
 from tensorprobe.records import Gap
 from tensorprobe.store import RankDump, open_dump
@@ -29,7 +29,7 @@ OnProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class CheckedLine:
-    """One call in the report: as in the result file, and how bad it is."""
+    """One call in the report: as in the result file, how bad it is, and what it took."""
 
     part: str
     name: str
@@ -37,6 +37,7 @@ class CheckedLine:
     backward: str
     message: str
     excess: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -61,6 +62,7 @@ class PrecheckReport:
         seconds: how long it took.
         device_seconds: time in the calls on the devices.
         reference_seconds: time in the calls on the reference side.
+        phases: seconds that the workers spent on each phase; see `stopwatch`.
     """
 
     lines: tuple[CheckedLine, ...]
@@ -71,6 +73,7 @@ class PrecheckReport:
     seconds: float
     device_seconds: float
     reference_seconds: float
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -117,7 +120,9 @@ def precheck_dump(
     """
     _check_options(data, jobs, timeout, devices)
     start = time.monotonic()
-    opened = open_dump(dump)
+    # Workers open it by the same path and know its parts by theirs.
+    place = Path(dump).absolute()
+    opened = open_dump(place)
     parts = [
         part
         for part in opened.parts
@@ -128,7 +133,7 @@ def precheck_dump(
         raise DumpError(f"{resume} does not exist; there is nothing to resume")
     stamp = time.strftime("%Y%m%d%H%M%S") if resume is None else stamp_of(Path(resume))
     settings: dict[str, Any] = {
-        "dump": str(Path(dump).absolute()),
+        "dump": str(place),
         "data": data or "auto",
         "seed": seed,
         "save_errors": None if save_errors is None else str(Path(save_errors).absolute()),
@@ -136,6 +141,7 @@ def precheck_dump(
         "jit_compile": jit_compile,
     }
     seconds = [0.0, 0.0]
+    phases: Counter[str] = Counter()
     with ExitStack() as stack:
         checked: dict[str, _Part] = {}
         for part in parts:
@@ -149,12 +155,14 @@ def precheck_dump(
             orders, settings, devices=list(devices) or ["auto"], jobs=jobs, timeout=timeout
         )
         # Closed at once on any error: workers must not outlive it.
-        for done, (order, result) in enumerate(
+        for done, (order, answer) in enumerate(
             stack.enter_context(closing(results)), total - len(orders) + 1
         ):
+            result = _result_of(order, answer)
             checked[order.part].add(result)
             seconds[0] += result.device_seconds
             seconds[1] += result.reference_seconds
+            phases.update(result.phases)
             if on_progress is not None:
                 on_progress(done, total, order.name)
     return PrecheckReport(
@@ -164,8 +172,16 @@ def precheck_dump(
         sum(call.stands_for for part in checked.values() for call in part.planned),
         (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
         time.monotonic() - start,
-        *seconds,
+        seconds[0],
+        seconds[1],
+        dict(phases),
     )
+
+
+def _result_of(order: Order, answer: Answer) -> CallResult:
+    if answer.found is None:
+        return CallResult(order.name, "error", message=answer.loss, excess=float("inf"))
+    return CallResult.from_json(answer.found)
 
 
 class _Part:
@@ -204,10 +220,7 @@ class _Part:
             if call.stands_for > 1:
                 note = f"stands for {call.stands_for} calls that differ in values alone"
                 message = f"{message}; {note}" if message else note
-            ready = CallResult(
-                ready.name, ready.forward, ready.backward, message, ready.rows, ready.excess
-            )
-            self.files.write(call.shown, ready)
+            self.files.write(call.shown, replace(ready, message=message))
             self.lines.append(
                 CheckedLine(
                     self.dump.label,
@@ -216,6 +229,7 @@ class _Part:
                     ready.backward,
                     message,
                     ready.excess,
+                    ready.phases,
                 )
             )
 

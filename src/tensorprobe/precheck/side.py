@@ -43,23 +43,25 @@ class Side:
 def run_forward(
     call: RebuiltCall,
     *,
-    seed: int,
+    seed: int | None,
     device: torch.device,
     with_gradients: bool,
     copies_leaves: bool,
     watches_writes: bool = False,
     around: AbstractContextManager[Any] | None = None,
+    timed: AbstractContextManager[Any] | None = None,
 ) -> Side:
     """Make the call and keep what it returns or writes.
 
     Args:
         call: the call, its tensors on the device.
-        seed: the state of the random numbers before the call.
+        seed: the state of the random numbers before the call; None if it draws none.
         device: where it runs.
         with_gradients: whether autograd watches.
         copies_leaves: the call may write into its inputs, which leaves of a graph do not allow.
         watches_writes: the call writes into inputs without raising their versions.
-        around: entered around the call.
+        around: entered around the call and what belongs to it.
+        timed: entered around the call alone.
 
     Raises:
         Exception: whatever the call raises.
@@ -70,8 +72,10 @@ def run_forward(
         for place, tensor in enumerate(given)
         if with_gradients and tensor.requires_grad
     }
-    torch.manual_seed(seed)
-    before = _random_state(device)
+    before: list[torch.Tensor] = []
+    if seed is not None:
+        _seed(seed, device)
+        before = _random_state(device)
     with around or nullcontext(), torch.set_grad_enabled(with_gradients):
         if copies_leaves and leaves:
             swap = {id(leaf): leaf.clone() for leaf in leaves.values()}
@@ -87,9 +91,10 @@ def run_forward(
             given = list(tensors_in((call.args, dict(call.kwargs))))
         versions = [tensor._version for tensor in given]
         before_call = [tensor.detach().clone() for tensor in given] if watches_writes else []
-        start = _now(device)
-        result = call.run()
-        seconds = _now(device) - start
+        with timed or nullcontext():
+            start = _now(device)
+            result = call.run()
+            seconds = _now(device) - start
     outputs = _outputs_of(result)
     written = {
         place: tensor
@@ -102,13 +107,16 @@ def run_forward(
     if not outputs and 0 in written:
         # A statement such as x[0] = 1: what it leaves behind is its result.
         outputs = [written.pop(0)]
-    after = _random_state(device)
+    after = _random_state(device) if before else []
     is_same = all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
     return Side(outputs, written, leaves=leaves, drew_random=not is_same, seconds=seconds)
 
 
 def run_backward(
-    side: Side, gradients: Sequence[torch.Tensor | None], device: torch.device
+    side: Side,
+    gradients: Sequence[torch.Tensor | None],
+    device: torch.device,
+    timed: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Send gradients of the outputs back and keep those of the inputs in the side.
 
@@ -116,6 +124,7 @@ def run_backward(
         side: the forward's side.
         gradients: one for each output; None where none is sent.
         device: where it runs.
+        timed: entered around the backward alone.
 
     Raises:
         Exception: whatever the backward raises.
@@ -127,9 +136,10 @@ def run_backward(
             sent.append(gradient)
     if not roots or not side.leaves:
         return
-    start = _now(device)
-    found = torch.autograd.grad(roots, list(side.leaves.values()), sent, allow_unused=True)
-    side.seconds += _now(device) - start
+    with timed or nullcontext():
+        start = _now(device)
+        found = torch.autograd.grad(roots, list(side.leaves.values()), sent, allow_unused=True)
+        side.seconds += _now(device) - start
     side.gradients = dict(zip(side.leaves, found, strict=True))
 
 
@@ -147,6 +157,18 @@ def _outputs_of(result: Any) -> list[torch.Tensor]:
             for number in numbers
         ]
     return []
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Set the random numbers of the CPU and of one device.
+
+    `torch.manual_seed` also leaves an order, with the stack, for every kind of device that is not
+    in use: most of the time that a check of a small call takes.
+    """
+    torch.default_generator.manual_seed(seed)
+    module: Any = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(module, "manual_seed_all"):
+        module.manual_seed_all(seed)
 
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:

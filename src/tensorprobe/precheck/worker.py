@@ -2,25 +2,54 @@
 
     python -m tensorprobe.precheck.worker READ WRITE
 
+`serve` is the loop of every such process, whatever it does with a call.
+
 Two pipes carry JSON lines. In: one line of settings, then names. Out: `{"ready": true}` or
 `{"failed": …}`, then a line for each name, and `{"bye": true}` before it ends by itself.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
+import select
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
-__all__ = ["main"]
+__all__ = ["Task", "serve", "warm_up"]
+
+Answer = dict[str, Any]
 
 
-def main(read_end: int, write_end: int) -> None:
-    """Check calls until there are no more names or the device is lost."""
-    with os.fdopen(read_end) as orders, os.fdopen(write_end, "w") as answers:
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker does with its orders.
+
+    Attributes:
+        prepare: given an order, returns what answers it; that is called when its turn has come.
+        is_alive: whether the next order can be taken; after some errors a device never answers.
+    """
+
+    prepare: Callable[[dict[str, str]], Callable[[], Answer]]
+    is_alive: Callable[[], bool]
+
+
+def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
+    """Answer orders until there are no more or the device is lost.
+
+    Args:
+        make_task: given the settings, returns what is done with an order.
+    """
+    read_end, write_end = int(sys.argv[1]), int(sys.argv[2])
+    with (
+        os.fdopen(read_end, "rb", buffering=0) as orders,
+        os.fdopen(write_end, "w") as answers,
+    ):
         settings = json.loads(orders.readline() or "null")
         if settings is None:
             return
@@ -28,33 +57,80 @@ def main(read_end: int, write_end: int) -> None:
         from tensorprobe.errors import TensorprobeError
 
         try:
-            check, is_alive = _prepare(settings)
+            task = make_task(settings)
         except (TensorprobeError, RuntimeError, ImportError) as err:
-            _say(answers, {"failed": f"{err}"})
+            _say(answers, {"failed": f"{err}", "kind": type(err).__name__})
             return
         _say(answers, {"ready": True})
-        for line in orders:
-            _say(answers, check(json.loads(line)))
-            if not is_alive():
+        for answer in _answer_all(_Arriving(orders), task):
+            _say(answers, answer)
+            if not task.is_alive():
                 break
         _say(answers, {"bye": True})
 
 
-def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
+class _Arriving:
+    """Orders as they come; one can look at the next without waiting for it."""
+
+    def __init__(self, orders: BinaryIO) -> None:
+        self._orders = orders
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+        self._is_over = False
+
+    def take(self) -> dict[str, str] | None:
+        """Wait for the next order and return it; None after the last."""
+        while not self._lines and not self._is_over:
+            self._read()
+        return json.loads(self._lines.popleft()) if self._lines else None
+
+    def take_arrived(self) -> dict[str, str] | None:
+        """Return the next order if it is there; None if one would have to wait for it."""
+        while not self._lines and not self._is_over:
+            if not select.select([self._orders], [], [], 0)[0]:
+                break
+            self._read()
+        return json.loads(self._lines.popleft()) if self._lines else None
+
+    def _read(self) -> None:
+        data = os.read(self._orders.fileno(), 1 << 16)
+        self._is_over = not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._lines.extend(lines)
+
+
+def _answer_all(orders: _Arriving, task: Task) -> Iterator[Answer]:
+    """Answer one order after the other; what the next one needs is read meanwhile."""
+    order = orders.take()
+    waiting = None if order is None else task.prepare(order)
+    while waiting is not None:
+        order = orders.take_arrived()
+        following = None if order is None else task.prepare(order)
+        yield waiting()
+        if following is None:
+            order = orders.take()
+            following = None if order is None else task.prepare(order)
+        waiting = following
+
+
+def _check_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.precheck.checker import Checker
+    from tensorprobe.precheck.devices import open_device
     from tensorprobe.precheck.outcome import CallResult
     from tensorprobe.precheck.rebuild import import_modules
     from tensorprobe.store import open_dump
 
     torch.set_num_threads(settings["threads"])
     import_modules(tuple(settings["imports"]))
-    device = _device(settings["device"])
+    device = open_device(settings["device"])
     if settings["jit_compile"] is not None and device.type == "npu":
         # The switch of that device's own compiler; it must be as it was while training.
         accelerator: Any = torch.npu  # type: ignore[attr-defined]
         accelerator.set_compile_mode(jit_compile=settings["jit_compile"])
+    warm_up(device)
+    reader = ThreadPoolExecutor(1, thread_name_prefix="tensorprobe")
     parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
     checkers = {
         path: Checker(
@@ -68,13 +144,20 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
         for path, part in parts.items()
     }
 
-    def check(order: dict[str, str]) -> dict[str, Any]:
-        try:
-            result = checkers[order["part"]].check(order["name"])
-        except Exception as err:  # noqa: BLE001 - it becomes the call's verdict
-            text = f"the check itself failed: {type(err).__name__}: {err}"
-            result = CallResult(order["name"], "SKIP", message=text)
-        return dataclasses.asdict(result)
+    def prepare(order: dict[str, str]) -> Callable[[], Answer]:
+        checker = checkers[order["part"]]
+        prepared = checker.prepare(order["name"])
+        prepared.read_ahead(reader)
+
+        def check_it() -> Answer:
+            try:
+                result = checker.check(prepared)
+            except Exception as err:  # noqa: BLE001 - it becomes the call's verdict
+                text = f"the check itself failed: {type(err).__name__}: {err}"
+                result = CallResult(order["name"], "SKIP", message=text)
+            return result.as_json()
+
+        return check_it
 
     def is_alive() -> bool:
         """Whether the device still answers; after some errors it never does again."""
@@ -87,31 +170,16 @@ def _prepare(settings: dict[str, Any]) -> tuple[Any, Any]:
             return False
         return True
 
-    return check, is_alive
+    return Task(prepare, is_alive)
 
 
-def _device(name: str) -> Any:
-    """Return the device, after a first number was put on it; `auto` is what there is.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
+def warm_up(device: Any) -> None:
+    """Let torch set up what every process sets up once, so that no call has to pay for it."""
     import torch
 
-    from tensorprobe.errors import ConfigError
-
-    if name == "auto":
-        kinds = ("cuda", "npu", "xpu", "mps")
-        modules = ((kind, getattr(torch, kind, None)) for kind in kinds)
-        there = [kind for kind, module in modules if module and module.is_available()]
-        name = f"{there[0]}:0" if there else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as err:
-        reason = str(err).splitlines()[0]
-        raise ConfigError(f"the device {name!r} cannot be used here: {reason}") from err
-    return device
+    for place in {torch.device("cpu"), device}:
+        rows = torch.ones(4, 4, device=place, requires_grad=True)
+        torch.autograd.grad((rows @ rows).sum(), rows)
 
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:
@@ -120,4 +188,4 @@ def _say(answers: TextIO, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    serve(_check_calls)

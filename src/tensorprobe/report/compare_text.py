@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensorprobe.report.value_text import clean_text
 
-__all__ = ["PartSummary", "print_call", "print_summary", "show_progress"]
+__all__ = ["PartSummary", "print_answer", "print_call", "print_summary", "show_progress"]
 
 _LISTED = 20
 
@@ -52,6 +52,13 @@ class PartSummary:
 def print_call(line: str) -> None:
     """Print what came out for one call."""
     sys.stdout.write(clean_text(line) + "\n")
+
+
+def print_answer(lines: Sequence[str]) -> None:
+    """Print who is at fault, and an empty line."""
+    for line in lines:
+        sys.stdout.write(clean_text(line) + "\n")
+    sys.stdout.write("\n")
 
 
 def print_summary(

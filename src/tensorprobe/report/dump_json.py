@@ -24,7 +24,7 @@ def tree_json_lines(label: str, branches: Iterable[Branch]) -> Iterator[str]:
     """Yield one JSON object per call."""
     for branch in branches:
         if branch.call is not None:
-            row = {"kind": "call", "part": label, "parent": branch.parent}
+            row: dict[str, Any] = {"kind": "call", "part": label, "parent": branch.parent}
             yield json.dumps(row | _call_json(branch.call))
 
 
@@ -54,7 +54,10 @@ def _call_json(call: CallRecord) -> dict[str, Any]:
         | ({} if leaf.peer_op is None else {"peer_op": _peer_json(leaf.peer_op)})
         for leaf in call.leaves(with_empty=True)
     ]
-    return {"name": call.name, "is_recompute": call.is_recompute, "values": values}
+    row: dict[str, Any] = {"name": call.name, "is_recompute": call.is_recompute, "values": values}
+    if call.defaults:
+        row["defaults"] = {key: value_json(value) for key, value in call.defaults.items()}
+    return row
 
 
 def _peer_json(op: PeerOpValue) -> dict[str, Any]:

@@ -131,6 +131,11 @@ def _value_lines(
         else:
             line.append(value_text(value))
         yield line
+    for key, default in (call.defaults or {}).items():
+        place = f"{key} (by default)"
+        line = Text.assemble(margin, (place.ljust(width), "dim"), "  ")
+        line.append(value_text(default))
+        yield line
 
 
 def _place(leaf: Leaf) -> str:

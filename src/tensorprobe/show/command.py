@@ -50,6 +50,8 @@ def show_dump(
             sys.stdout.write(line + "\n")
     else:
         sys.stdout.flush()
+        if dump.notice is not None and step is None:
+            sys.stderr.write(f"notice: {dump.notice}\n")
         print_gaps(QuietConsole(stderr=True), gaps)
     if not count and pattern is not None:
         raise DumpError(f"no call in {path} fits {pattern!r}; without a pattern all are shown")

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tensorprobe.cores import count_cores
+
 __all__ = ["BackgroundWriter", "Buffer", "BufferPool", "allocate_plain"]
 
 Memory = npt.NDArray[np.uint8]
@@ -35,10 +37,7 @@ def _usual_threads() -> int:
     Writing is copying into the page cache, which one core does at the speed of a good disk; two
     threads in one folder already cost each other time.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, min(4, cores // 4))
+    return max(1, min(4, count_cores() // 4))
 
 
 def allocate_plain(size: int) -> tuple[Any, Memory]:

@@ -6,13 +6,21 @@ name to frames, and the lines of our journal, `["{name}", {stack}]` and `[{stack
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError
 from tensorprobe.records import Frame
+from tensorprobe.store.entry_file import map_file
 from tensorprobe.store.json_text import parse_json
 
-__all__ = ["parse_frame", "parse_parents", "parse_stack_journal", "parse_stacks"]
+__all__ = [
+    "parse_frame",
+    "parse_parents",
+    "parse_stack_journal",
+    "parse_stacks",
+    "read_stack_file",
+]
 
 Stacks = dict[str, tuple[Frame, ...]]
 
@@ -53,6 +61,18 @@ def parse_stacks(text: bytes) -> Stacks:
             case _:
                 raise DumpError(f"not a stack file: {key!r} holds no list")
     return stacks
+
+
+def read_stack_file(path: Path) -> Stacks:
+    """Return the stack of every call that a stack.json, whatever its name is, holds.
+
+    Raises:
+        DumpError: it cannot be read or is no stack.json.
+    """
+    try:
+        return parse_stacks(bytes(map_file(path)))
+    except DumpError as err:
+        raise DumpError(f"{path}: {err}") from err
 
 
 def parse_stack_journal(text: bytes) -> Stacks:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from tensorprobe.errors import DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, TensorValue
+from tensorprobe.store.call_stacks import read_stack_file
 from tensorprobe.store.data_folder import DataFolder
 from tensorprobe.store.leaves import CallLeaves, leaves_of
+from tensorprobe.store.runs import mixed_runs_notice
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["CallSource", "Dump", "RankDump"]
@@ -167,6 +169,10 @@ class RankDump:
         except NameFormatError:
             return ()
 
+    def read_stacks_from(self, path: Path) -> None:
+        """Take the stacks from this file instead of the one beside the dump."""
+        self._read_stacks, self._stacks = partial(read_stack_file, path), None
+
     def parent(self, name: str) -> str | None:
         """Return the module call around a call, or None at the top or where it is not known."""
         if self._parents is None:
@@ -309,6 +315,11 @@ class Dump:
         raise DumpError(
             f"{self.path}: {found} {wanted or 'without a step or rank'}; there are: {there}{more}"
         )
+
+    @property
+    def notice(self) -> str | None:
+        """What to know before the parts are taken for one run; None if they are."""
+        return mixed_runs_notice(self.path, (part.info for part in self.parts))
 
     @property
     def gaps(self) -> tuple[Gap, ...]:

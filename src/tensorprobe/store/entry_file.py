@@ -230,7 +230,7 @@ def _parse_whole(path: Path, text: bytes) -> EntryFile:
         parsed = parse_start_of_json(text)
         data = parsed.get("data") if isinstance(parsed, dict) else None
         if not isinstance(data, dict) or not data:
-            raise DumpError(f"{path} is {err}; dump it again or give another file") from err
+            raise DumpError(f"{path} is {_no_dump(path, text, err)}") from err
         lost = data.popitem()[0]
         problems = (f"it is {err}; {len(data)} calls before {lost} are read",)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("data"), dict):
@@ -239,6 +239,18 @@ def _parse_whole(path: Path, text: bytes) -> EntryFile:
         )
     entries = parsed.pop("data")
     return EntryFile(path, parsed, entries, problems=problems)
+
+
+def _no_dump(path: Path, text: bytes, err: DumpError) -> str:
+    """Say what a file is that holds no call, and what to give instead."""
+    if not text.strip(b"\0 \n\r\t"):
+        return "empty; dump it again, or give another file"
+    if path.suffix == ".json" and text.lstrip()[:1] == b"{":
+        return f"{err}; it is damaged: dump it again, or give another file"
+    return (
+        "no dump: it is not valid JSON, from its first character on; give a dump.json, or the "
+        "folder that holds one"
+    )
 
 
 def _without_comma(text: mmap.mmap | bytes, end: int) -> int:

@@ -26,6 +26,9 @@ UNKNOWN_KEY = "unknown"
 FORM_KEY = "form"
 """The key of a tensor's leaf that says what the tensor is where it is none of the usual."""
 
+DEFAULTS_KEY = "defaults"
+"""The key of a collective's entry that holds what its caller left to torch: group, operation."""
+
 TUPLES_KEY = "tuples"
 """The key of an entry that lists which of its lists were tuples: JSON cannot tell, and an index
 `(0, 1)` is not an index `[0, 1]`."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.names import kind_of_call
 from tensorprobe.records import (
     DeviceValue,
@@ -32,9 +33,16 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.store.layout import FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
+from tensorprobe.store.layout import DEFAULTS_KEY, FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
 
-__all__ = ["EncodableCall", "EncodesItself", "encode_call", "encode_tensor", "encode_value"]
+__all__ = [
+    "EncodableCall",
+    "EncodesItself",
+    "encode_call",
+    "encode_tensor",
+    "encode_value",
+    "read_drafts",
+]
 
 
 class EncodesItself:
@@ -64,6 +72,8 @@ class EncodableCall(Protocol):
     def saved(self) -> tuple[Value] | None: ...  # noqa: D102
     @property
     def is_recompute(self) -> bool | None: ...  # noqa: D102
+    @property
+    def defaults(self) -> Mapping[str, Value] | None: ...  # noqa: D102
 
 
 def encode_call(call: EncodableCall) -> str:
@@ -84,6 +94,10 @@ def encode_call(call: EncodableCall) -> str:
         return _object((key, f"[{encode_value(v)}]") for key, v in (call.parameters or {}).items())
     is_module = kind == "module"
     is_backward = direction == "backward"
+    if _compiled is not None and not call.defaults:
+        text: str | None = _compiled.call_text(call, is_module, is_backward)
+        if text is not None:
+            return text
     inputs, kwargs, outputs = call.inputs, call.kwargs, call.outputs
     parts: list[str] = []
     if inputs is not None:
@@ -105,6 +119,8 @@ def encode_call(call: EncodableCall) -> str:
         tuples = list(_tuple_paths(call))
         if tuples:
             parts.append(f'"{TUPLES_KEY}": {_text(tuples)}')
+    if call.defaults:
+        parts.append(f'"{DEFAULTS_KEY}": {_named(call.defaults)}')
     return "{" + ", ".join(parts) + "}"
 
 
@@ -114,12 +130,12 @@ def encode_value(value: Value) -> str:
     >>> encode_value(SliceValue(None, 3, None))
     '{"type": "slice", "value": [null, 3, null]}'
     """
+    if type(value) is ScalarValue:
+        return _scalar(value)
     if isinstance(value, EncodesItself):
         return value.as_json()
     if value is None:
         return "null"
-    if type(value) is ScalarValue:
-        return _scalar(value)
     match value:
         case TensorValue():
             return encode_tensor(*_fields_of_tensor(value))
@@ -141,6 +157,8 @@ def _scalar(value: ScalarValue) -> str:
     number = value.value
     if type(number) is int:
         # The encoder has a quick way for texts alone.
+        if value.type_name == "int":
+            return f'{{"type": "int", "value": {number!r}}}'
         text = repr(number)
     else:
         text = _text(str(number) if isinstance(number, complex) else number)
@@ -282,3 +300,33 @@ def _tuples_below(path: list[str], value: Value) -> Iterator[list[str]]:
         return
     for key, item in pairs:
         yield from _tuples_below([*path, str(key)], item)
+
+
+_compiled = load_compiled("tensorprobe.store._entry_text", "set_up", "tensor_text", "call_text")
+if _compiled is not None:
+    # Nothing is of exactly this class: until `read_drafts` every tensor is asked for its text.
+    _compiled.set_up(EncodesItself, ListValue, DictValue, _tensor_head, encode_value, _text)
+
+
+def read_drafts(
+    draft_class: type[EncodesItself], dtype_name: Callable[[Any], str]
+) -> Callable[[Any], str | None]:
+    """Have the compiled encoder read tensors that are known only when their text is asked for.
+
+    Args:
+        draft_class: their class, with the attributes `measured.numbers`, `checked.value` or None,
+            `file`, `dtype`, `shape`, `requires_grad` and `_text`, which keeps the text.
+        dtype_name: returns the name of a `dtype`.
+
+    Returns:
+        What returns the text of one, or None if only Python knows it.
+    """
+    if _compiled is None:
+        return lambda draft: None
+
+    def head_of(dtype: Any, shape: tuple[int, ...]) -> str:
+        return _tensor_head(dtype_name(dtype), shape)
+
+    _compiled.set_up(draft_class, ListValue, DictValue, head_of, encode_value, _text)
+    text_of: Callable[[Any], str | None] = _compiled.tensor_text
+    return text_of

@@ -16,8 +16,9 @@ from tensorprobe.store.dump import Dump, RankDump
 from tensorprobe.store.layout import PART_SUFFIX
 from tensorprobe.store.msprobe_reader import open_rank_file
 from tensorprobe.store.ptdbg_reader import open_ptdbg_file
+from tensorprobe.store.unfinished import wait_for_finishers
 
-__all__ = ["open_dump"]
+__all__ = ["open_dump", "place_of"]
 
 _JSON_NAMES = ("dump.json", "debug.json")
 _STEP = re.compile(r"step(?P<number>[0-9]{1,18})")
@@ -63,6 +64,8 @@ def open_dump(path: str | PathLike[str]) -> Dump:
         DumpError: nothing under the path can be opened as a dump.
     """
     path = Path(path)
+    # It may be one of this process, whose last records are still on their way to the disk.
+    wait_for_finishers()
     try:
         found, gaps = _find(path)
     except (OSError, ValueError) as err:
@@ -157,6 +160,11 @@ def _dump_files(names: list[str]) -> Iterator[str]:
 
 def _leads_on(name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in (_STEP, _RANK, _PROCESS, _TAGGED))
+
+
+def place_of(gap: Gap) -> DumpInfo:
+    """Return which rank and step something would be of that could not be opened."""
+    return _info_around(gap.path if gap.path.is_dir() else gap.path.parent)
 
 
 def _info_around(folder: Path) -> DumpInfo:

@@ -30,6 +30,7 @@ from tensorprobe.store.entry_file import (
 from tensorprobe.store.error_log import read_error_log
 from tensorprobe.store.layout import (
     DATA_FOLDER,
+    DEFAULTS_KEY,
     ERROR_LOG,
     FORMAT_VERSION,
     GAPS_KEY,
@@ -106,6 +107,7 @@ def _complete_info(info: DumpInfo, entries: EntryFile) -> DumpInfo:
         tool_version=_text(own, "version"),
         torch_version=_text(own, "torch"),
         python_version=_text(own, "python"),
+        run=_text(own, "run"),
         devices=tuple(str(name) for name in devices) if isinstance(devices, list) else (),
     )
 
@@ -182,6 +184,7 @@ class _EntrySource:
             outputs=_values(decoder, raw, "output"),
             parameters=_named_values(decoder, raw, "parameters"),
             is_recompute=is_recompute if isinstance(is_recompute, bool) else None,
+            defaults=_named_values(decoder, raw, DEFAULTS_KEY),
         )
         return _with_tuples(call, raw.get(TUPLES_KEY))
 

@@ -390,7 +390,11 @@ class DumpWriter:
         info = self._info
         has_data = info.task in ("tensor", "overflow_check")
         own: dict[str, Any] = {"format": FORMAT_VERSION, "version": __version__}
-        for key, value in (("torch", info.torch_version), ("python", info.python_version)):
+        for key, value in (
+            ("run", info.run),
+            ("torch", info.torch_version),
+            ("python", info.python_version),
+        ):
             if value is not None:
                 own[key] = value
         for key, number in (("rank", info.rank), ("step", info.step)):

@@ -12,7 +12,7 @@ import torch
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["PLAIN_DTYPES", "from_host", "is_plain", "to_host"]
+__all__ = ["PLAIN_DTYPES", "fetch", "from_host", "is_plain", "memory_of", "to_host"]
 
 # What numpy lacks is looked at through an integer of the same size.
 _LENS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -26,6 +26,17 @@ PLAIN_DTYPES: frozenset[torch.dtype] = frozenset(
 _PLAIN_TYPES: frozenset[type] = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+PLAIN_TRAITS = (_PLAIN_TYPES, PLAIN_DTYPES, _STRIDED, _is_wrapped)
+"""What `is_plain` asks for, for whoever asks in another language."""
+
+# Not an array of ctypes' own: each size would make another class.
+_view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+_WRITABLE = 0x200
+
+# From so many bytes on one thread is too few.
+_LARGE = 1 << 20
 
 _VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].native)
 
@@ -61,8 +72,24 @@ def to_host(tensor: torch.Tensor) -> TensorData:
     return TensorData(dtype, bits.cpu().numpy().view(dtype.carrier))
 
 
-def from_host(data: TensorData) -> torch.Tensor:
+def memory_of(tensor: torch.Tensor) -> memoryview | None:
+    """Return a plain tensor's own memory, if that is on the host and holds its elements in C order.
+
+    The caller keeps the tensor while it looks.
+    """
+    if not (tensor.is_cpu and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
+        return None
+    size = tensor.numel() * tensor.element_size()
+    view: memoryview = _view_memory(tensor.data_ptr(), size, _WRITABLE)
+    return view
+
+
+def from_host(data: TensorData, *, pins: bool = False) -> torch.Tensor:
     """Return a tensor of its own with these bits, in the layout that they lie in.
+
+    Args:
+        data: the bits, perhaps those of a mapped file.
+        pins: whether large ones go where CUDA reads them fastest.
 
     >>> from tensorprobe.dtypes import DTYPES
     >>> from_host(TensorData(DTYPES["torch.bfloat16"], np.array([0x3F80], np.uint16)))
@@ -74,6 +101,9 @@ def from_host(data: TensorData) -> torch.Tensor:
     dtype = getattr(torch, data.dtype.name.removeprefix("torch."), None)
     if dtype is None:
         raise TypeError(f"this torch has no {data.dtype.name}")
+    is_real = data.dtype.kind != "complex"
+    if is_real and data.array.nbytes >= _LARGE and data.array.flags.c_contiguous:
+        return _copy_large(data, dtype, pins=pins)
     # A copy: the array may be a mapped file, and an expanded one must be dense to be written to.
     bits = np.array(data.array, order="K", copy=True)
     if data.dtype.kind == "bool" or (data.dtype.native and data.dtype.itemsize > 8):
@@ -81,6 +111,37 @@ def from_host(data: TensorData) -> torch.Tensor:
     # Older torch takes no unsigned integers but bytes from numpy.
     lens = np.dtype("uint8" if data.dtype.itemsize == 1 else f"int{data.dtype.itemsize * 8}")
     return torch.from_numpy(bits.view(lens)).view(dtype)
+
+
+def fetch(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the host; one that is there already is not copied.
+
+    From a CUDA device large ones come into pinned memory, which torch keeps for the next ones:
+    ten times as fast as into fresh pages.
+    """
+    if tensor.device.type == "cpu":
+        return tensor
+    if tensor.device.type != "cuda" or tensor.numel() * tensor.element_size() < _LARGE:
+        return tensor.cpu()
+    tensor = tensor.resolve_conj().resolve_neg()
+    try:
+        host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    except RuntimeError:
+        # The system lets us pin no more.
+        return tensor.cpu()
+    return host.copy_(tensor)
+
+
+def _copy_large(data: TensorData, dtype: torch.dtype, *, pins: bool) -> torch.Tensor:
+    """Copy with all of torch's threads, which also share the work of making the pages."""
+    array = data.array
+    memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+    source = torch.frombuffer(memory, dtype=dtype).view(array.shape)
+    try:
+        tensor = torch.empty(array.shape, dtype=dtype, pin_memory=pins)
+    except RuntimeError:
+        tensor = torch.empty(array.shape, dtype=dtype)
+    return tensor.copy_(source)
 
 
 def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:
@@ -92,6 +153,6 @@ def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:
     if not tensor.numel():
         return np.empty(shape, dtype.carrier)
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    memory = (ctypes.c_char * ((last + 1) * dtype.itemsize)).from_address(tensor.data_ptr())
+    memory = _view_memory(tensor.data_ptr(), (last + 1) * dtype.itemsize, _WRITABLE)
     in_bytes = tuple(stride * dtype.itemsize for stride in strides)
-    return np.ndarray(shape, dtype.carrier, memoryview(memory), 0, in_bytes)
+    return np.ndarray(shape, dtype.carrier, memory, 0, in_bytes)

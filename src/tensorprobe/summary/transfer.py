@@ -17,7 +17,7 @@ import torch
 __all__ = ["Batch", "BatchLine", "DeliveryQueue", "StreamsOf", "Transfer"]
 
 # So many numbers travel together.
-_BATCH = 128
+_BATCH = 256
 
 _side_streams: dict[torch.device, Any] = {}
 
@@ -164,6 +164,11 @@ class DeliveryQueue:
     def delivered(self) -> int:
         """How many of those that were asked for are there, in that order."""
         return self._line.delivered
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some of those that were asked for are not there."""
+        return self.asked > self._line.delivered
 
     def poll(self) -> None:
         """Deliver what has arrived, without waiting."""

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from tensorprobe.summary.gf2 import finish_checksum, word_tables
 from tensorprobe.summary.transfer import StreamsOf, Transfer
-from tensorprobe.summary.triton_launch import Launcher
+from tensorprobe.summary.triton_launch import Launcher, TableArguments
 
 __all__ = ["GpuChecksums", "read_rows"]
 
@@ -68,6 +68,7 @@ class GpuChecksums:
         self._tables = _tables_on(device)
         self._states = torch.zeros(_ROWS, dtype=torch.int32, device=device)
         self._tails = torch.zeros((_ROWS, 3), dtype=torch.uint8, device=device)
+        self._arguments = TableArguments(self._tables, self._states)
         self._next = 0
         self._sizes: list[int] = []
         self._streams = StreamsOf(device)
@@ -97,8 +98,7 @@ class GpuChecksums:
                 stream,
                 (1 << lanes_log) // _BLOCK,
                 words,
-                self._tables,
-                self._states,
+                self._arguments,
                 self._next,
                 lanes_log,
             )

@@ -1,30 +1,50 @@
-"""Launch a Triton kernel at a quarter of what its own launcher costs.
+"""Launch a Triton kernel at a tenth of what its own launcher costs.
 
 Triton works out at every launch which of its compiled kernels fits the arguments. Ours always fit
 the same one, by their dtype and by whether the data are aligned; so each is looked up once, and
-then called as Triton's launcher would.
+then handed to the CUDA driver, or, where that cannot be done, called as Triton's launcher would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
 
-__all__ = ["Launcher"]
+from tensorprobe.compiled import load_compiled
+
+__all__ = ["ALIGNED", "LARGEST_COUNT", "Launcher", "TableArguments"]
 
 # What Triton takes as a sign that loads may be wide.
-_ALIGNED = 16
-_LARGEST_INT32 = (1 << 31) - 1
+ALIGNED = 16
+LARGEST_COUNT = (1 << 31) - 1
+"""The largest number of elements that a kernel takes as 32 bits."""
+_WARP = 32
+# How the compiled launcher calls Triton's types.
+_KINDS = {"i32": "i", "u32": "i", "i64": "l", "u64": "l"}
+
+# Gets the programs, the stream, and the kernel's arguments with addresses in place of tensors.
+_Way = Callable[..., None]
+
+
+class TableArguments:
+    """The tensors on the device that a kernel is given beside its data."""
+
+    __slots__ = ("addresses", "tensors")
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+        self.addresses = tuple(tensor.data_ptr() for tensor in tensors)
 
 
 class Launcher:
     """Launches one kernel.
 
     Args:
-        kernel: the function that `triton.jit` made; its first two arguments are the data and how
-            many elements they have.
+        kernel: the function that `triton.jit` made; its arguments are the data, how many elements
+            they have, tables, other numbers, and constants.
         constants: its compile-time arguments, which stand last, in their order.
         options: what else the compilation needs, `num_warps`.
     """
@@ -33,58 +53,80 @@ class Launcher:
         self._kernel = kernel
         self._constants = constants
         self._options = options
-        self._values = tuple(constants.values())
         # By device, dtype, alignment and width of the count: the quick ways, the best one last.
-        self._known: dict[Hashable, list[Callable[..., None]]] = {}
+        self._known: dict[Hashable, list[_Way]] = {}
+
+    def quick_way(self, index: int, dtype: torch.dtype) -> _Way | None:
+        """Return what launches the kernel over fewer than 2^31 aligned elements, once it is known.
+
+        It gets the programs, the stream, the address, how many elements, the tables' addresses and
+        the other numbers, and wants the device to be the current one.
+        """
+        ways = self._known.get((index, dtype, True, False))
+        # The driver's way takes what it is given; the others may still turn out to be none.
+        return ways[-1] if ways and isinstance(ways[-1], partial) else None
 
     def launch(
-        self, tensor: torch.Tensor, stream: int, programs: int, count: int, *args: Any
+        self,
+        tensor: torch.Tensor,
+        stream: int,
+        programs: int,
+        count: int,
+        tables: TableArguments,
+        *numbers: int,
     ) -> None:
         """Run the kernel over a tensor's memory.
 
         Args:
-            tensor: the data, which the kernel gets by its address.
+            tensor: the data.
             stream: the raw handle of the current stream of the tensor's device.
             programs: how many instances.
             count: how many elements.
-            args: the other arguments, tensors among them.
+            tables: the tables of the kernel.
+            numbers: its other arguments.
         """
         index = tensor.get_device()
         if index != torch._C._cuda_getDevice():
             with torch.cuda.device(index):
-                self.launch(tensor, stream, programs, count, *args)
+                self.launch(tensor, stream, programs, count, tables, *numbers)
             return
         address = tensor.data_ptr()
-        key = (index, tensor.dtype, address % _ALIGNED == 0, count > _LARGEST_INT32)
+        key = (index, tensor.dtype, address % ALIGNED == 0, count > LARGEST_COUNT)
         ways = self._known.get(key)
         if ways is None:
-            compiled = self._launch_slowly(tensor, programs, count, args)
-            self._known[key] = _quick_ways(compiled)
+            compiled = self._launch_slowly(tensor, programs, count, tables, numbers)
+            self._known[key] = _quick_ways(compiled, tuple(self._constants.values()))
             return
         while ways:
             try:
-                ways[-1](programs, stream, address, count, *args, *self._values)
-            except (AttributeError, TypeError):
-                # This version of Triton wants to be called otherwise.
+                ways[-1](programs, stream, address, count, *tables.addresses, *numbers)
+            except (AttributeError, TypeError, RuntimeError):
+                # This version of Triton, or the driver, wants to be called otherwise.
                 ways.pop()
             else:
                 return
-        self._launch_slowly(tensor, programs, count, args)
+        self._launch_slowly(tensor, programs, count, tables, numbers)
 
     def _launch_slowly(
-        self, tensor: torch.Tensor, programs: int, count: int, args: tuple[Any, ...]
+        self,
+        tensor: torch.Tensor,
+        programs: int,
+        count: int,
+        tables: TableArguments,
+        numbers: tuple[int, ...],
     ) -> Any:
-        return self._kernel[(programs,)](tensor, count, *args, **self._constants, **self._options)
+        arguments = (tensor, count, *tables.tensors, *numbers)
+        return self._kernel[(programs,)](*arguments, **self._constants, **self._options)
 
 
-def _quick_ways(compiled: Any) -> list[Callable[..., None]]:
+def _quick_ways(compiled: Any, constants: tuple[int, ...]) -> list[_Way]:
     """Return functions that launch a compiled kernel as Triton's own launcher does inside."""
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
 
     def by_launcher(programs: int, stream: int, *args: Any) -> None:
-        run(programs, 1, 1, stream, function, metadata, None, None, None, *args)
+        run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
 
-    ways: list[Callable[..., None]] = [by_launcher]
+    ways: list[_Way] = [by_launcher]
     scratch = (getattr(run, "global_scratch_size", 1), getattr(run, "profile_scratch_size", 1))
     if hasattr(run, "launch") and scratch == (0, 0):
         launch, is_cooperative, is_dependent = (
@@ -96,8 +138,26 @@ def _quick_ways(compiled: Any) -> list[Callable[..., None]]:
         def directly(programs: int, stream: int, *args: Any) -> None:
             launch(
                 programs, 1, 1, stream, function, is_cooperative, is_dependent, None, None,
-                metadata, None, None, None, *args,
+                metadata, None, None, None, *args, *constants,
             )  # fmt: skip
 
         ways.append(directly)
+        if not is_cooperative and not is_dependent and (way := _by_driver(compiled)) is not None:
+            ways.append(way)
     return ways
+
+
+def _by_driver(compiled: Any) -> _Way | None:
+    """Return what launches a kernel through the CUDA driver, if all that it needs is known."""
+    driver = load_compiled("tensorprobe.summary._launch", "fits", "launch")
+    signature = getattr(getattr(compiled, "src", None), "signature", None)
+    metadata = compiled.metadata
+    if driver is None or not isinstance(signature, dict) or getattr(metadata, "num_ctas", 0) != 1:
+        return None
+    types = [str(kind) for kind in signature.values() if kind != "constexpr"]
+    kinds = "".join("P" if kind.startswith("*") else _KINDS.get(kind, "?") for kind in types)
+    if "?" in kinds or not driver.fits(compiled.function, kinds):
+        return None
+    threads = metadata.num_warps * _WARP
+    way: _Way = partial(driver.launch, compiled.function, threads, metadata.shared, kinds)
+    return way

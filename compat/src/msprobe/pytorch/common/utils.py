@@ -1,0 +1,7 @@
+"""`from msprobe.pytorch.common.utils import seed_all`."""
+
+from __future__ import annotations
+
+from tensorprobe import seed_all
+
+__all__ = ["seed_all"]

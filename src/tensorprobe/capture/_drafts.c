@@ -1,0 +1,228 @@
+/* What recording a plain tensor needs, for the many that need nothing else.
+ *
+ *     find(drafts, tensor)           -> its Draft, if nobody has written into it since; else None
+ *     is_plain(tensor)               -> whether it holds strided numbers that can be looked at
+ *     make(tensor, measured, checked) -> a Draft
+ *     stack_key(frame, shown, limit) -> (id of code, place, ...), or None: a code that is not in shown
+ *
+ * A step looks at thousands of tensors. drafts.py, host.py and stacks.py have the same meaning, say it
+ * in Python, and say why.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* From drafts.py and host.py. */
+static PyObject *draft_class, *make_reference, *plain_types, *plain_dtypes, *strided, *is_wrapped;
+static PyObject *no_version;
+
+#define TEXTS(X)                                                                                     \
+    X(alive) X(version) X(_version) X(measured) X(checked) X(dtype) X(shape) X(requires_grad) X(file) \
+    X(_text) X(is_inference) X(layout) X(is_nested) X(is_meta) X(data_ptr) X(numel) X(f_code) X(f_lasti) \
+    X(f_back)
+#define DECLARE(text) static PyObject *text_##text;
+TEXTS(DECLARE)
+
+static PyObject *call(PyObject *object, PyObject *method)
+{
+    return PyObject_CallMethodObjArgs(object, method, NULL);
+}
+
+/* Whether an answer, which is taken over, is true; -1 on failure. */
+static int is_true(PyObject *answer)
+{
+    int is_so = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return is_so;
+}
+
+static PyObject *find(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 2 || !PyDict_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "wanted the drafts and a tensor");
+        return NULL;
+    }
+    PyObject *key = PyLong_FromVoidPtr(args[1]);
+    PyObject *draft = key ? PyDict_GetItemWithError(args[0], key) : NULL;
+    Py_XDECREF(key);
+    if (!draft)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    Py_INCREF(draft);
+    PyObject *reference = PyObject_GetAttr(draft, text_alive);
+    PyObject *tensor = reference ? PyObject_CallObject(reference, NULL) : NULL;
+    PyObject *found = NULL;
+    if (tensor == args[1]) {
+        PyObject *then = PyObject_GetAttr(draft, text_version);
+        PyObject *now = PyObject_GetAttr(tensor, text__version);
+        int is_same = then && now ? PyObject_RichCompareBool(then, now, Py_EQ) : -1;
+        if (is_same >= 0)
+            found = Py_NewRef(is_same ? draft : Py_None);
+        Py_XDECREF(then);
+        Py_XDECREF(now);
+    } else if (tensor) {
+        found = Py_NewRef(Py_None);
+    }
+    Py_XDECREF(reference);
+    Py_XDECREF(tensor);
+    Py_DECREF(draft);
+    return found;
+}
+
+/* Whether a set holds what is asked for, which is taken over. */
+static int holds(PyObject *set, PyObject *item)
+{
+    int is_in = item ? PySet_Contains(set, item) : -1;
+    Py_XDECREF(item);
+    return is_in;
+}
+
+static int looks_plain(PyObject *tensor)
+{
+    int is_so = PySet_Contains(plain_types, (PyObject *)Py_TYPE(tensor));
+    if (is_so <= 0)
+        return is_so;
+    PyObject *layout = PyObject_GetAttr(tensor, text_layout);
+    Py_XDECREF(layout);
+    if (layout != strided)
+        return layout ? 0 : -1;
+    if ((is_so = holds(plain_dtypes, PyObject_GetAttr(tensor, text_dtype))) <= 0)
+        return is_so;
+    if ((is_so = is_true(PyObject_GetAttr(tensor, text_is_nested))))
+        return is_so < 0 ? -1 : 0;
+    if ((is_so = is_true(PyObject_GetAttr(tensor, text_is_meta))))
+        return is_so < 0 ? -1 : 0;
+    if ((is_so = is_true(PyObject_CallFunctionObjArgs(is_wrapped, tensor, NULL))))
+        return is_so < 0 ? -1 : 0;
+    if ((is_so = is_true(call(tensor, text_data_ptr))))
+        return is_so;
+    is_so = is_true(call(tensor, text_numel));
+    return is_so < 0 ? -1 : !is_so;
+}
+
+static PyObject *is_plain(PyObject *self, PyObject *tensor)
+{
+    (void)self;
+    int is_so = looks_plain(tensor);
+    return is_so < 0 ? NULL : PyBool_FromLong(is_so);
+}
+
+/* Give a draft what is taken over; 0 if that worked. */
+static int give(PyObject *draft, PyObject *attribute, PyObject *value)
+{
+    int failed = !value || PyObject_SetAttr(draft, attribute, value);
+    Py_XDECREF(value);
+    return failed;
+}
+
+static PyObject *version_of(PyObject *tensor)
+{
+    int is_inference = is_true(call(tensor, text_is_inference));
+    if (is_inference < 0)
+        return NULL;
+    return is_inference ? Py_NewRef(no_version) : PyObject_GetAttr(tensor, text__version);
+}
+
+static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 3 || !draft_class) {
+        PyErr_SetString(PyExc_TypeError, "wanted set_up, and then a tensor and its numbers");
+        return NULL;
+    }
+    PyObject *tensor = args[0], *nothing = PyTuple_New(0);
+    newfunc make_object = (newfunc)PyType_GetSlot((PyTypeObject *)draft_class, Py_tp_new);
+    PyObject *draft = nothing ? make_object((PyTypeObject *)draft_class, nothing, NULL) : NULL;
+    Py_XDECREF(nothing);
+    if (draft && (PyObject_SetAttr(draft, text_measured, args[1]) ||
+                  PyObject_SetAttr(draft, text_checked, args[2]) ||
+                  PyObject_SetAttr(draft, text_file, Py_None) ||
+                  PyObject_SetAttr(draft, text__text, Py_None) ||
+                  give(draft, text_dtype, PyObject_GetAttr(tensor, text_dtype)) ||
+                  give(draft, text_shape, PyObject_GetAttr(tensor, text_shape)) ||
+                  give(draft, text_requires_grad, PyObject_GetAttr(tensor, text_requires_grad)) ||
+                  give(draft, text_alive, PyObject_CallFunctionObjArgs(make_reference, tensor, NULL)) ||
+                  give(draft, text_version, version_of(tensor))))
+        Py_CLEAR(draft);
+    return draft;
+}
+
+/* Add a code and the place in it to the key, if the code is shown; 0 if that worked, 1 if unknown. */
+static int add_place(PyObject *key, PyObject *frame, PyObject *shown)
+{
+    PyObject *code = PyObject_GetAttr(frame, text_f_code);
+    PyObject *number = code ? PyLong_FromVoidPtr(code) : NULL;
+    PyObject *known = number ? PyDict_GetItemWithError(shown, number) : NULL;
+    int outcome = known ? 0 : PyErr_Occurred() ? -1 : 1;
+    if (known && known != Py_None) {
+        PyObject *place = PyObject_GetAttr(frame, text_f_lasti);
+        outcome = !place || PyList_Append(key, number) || PyList_Append(key, place) ? -1 : 0;
+        Py_XDECREF(place);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(code);
+    return outcome;
+}
+
+static PyObject *stack_key(PyObject *self, PyObject *args)
+{
+    PyObject *frame, *shown;
+    Py_ssize_t limit;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO!n", &frame, &PyDict_Type, &shown, &limit))
+        return NULL;
+    PyObject *key = PyList_New(0);
+    int outcome = key ? 0 : -1;
+    Py_INCREF(frame);
+    while (!outcome && frame != Py_None && PyList_Size(key) < limit) {
+        outcome = add_place(key, frame, shown);
+        PyObject *back = outcome ? NULL : PyObject_GetAttr(frame, text_f_back);
+        if (!outcome && !back)
+            outcome = -1;
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    PyObject *places = outcome ? NULL : PyList_AsTuple(key);
+    Py_XDECREF(key);
+    return outcome == 1 ? Py_NewRef(Py_None) : places;
+}
+
+static PyObject *set_up(PyObject *self, PyObject *args)
+{
+    PyObject *given[7];
+    PyObject **kept[] = {&draft_class, &make_reference, &plain_types, &plain_dtypes,
+                         &strided,     &is_wrapped,     &no_version};
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5,
+                          given + 6))
+        return NULL;
+    for (int i = 0; i < 7; i++) {
+        Py_XDECREF(*kept[i]);
+        *kept[i] = Py_NewRef(given[i]);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"set_up", set_up, METH_VARARGS, "Take the classes and sets of drafts.py and host.py."},
+    {"find", (PyCFunction)(void (*)(void))find, METH_FASTCALL, "Return the draft of a tensor, or None."},
+    {"is_plain", is_plain, METH_O, "Whether a tensor holds strided numbers."},
+    {"make", (PyCFunction)(void (*)(void))make, METH_FASTCALL, "Make a draft."},
+    {"stack_key", stack_key, METH_VARARGS, "Return what tells a call stack from others."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_drafts", "What recording a plain tensor needs.", -1, methods, NULL, NULL,
+    NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__drafts(void)
+{
+#define INTERN(text)                                                                                 \
+    if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
+        return NULL;
+    TEXTS(INTERN)
+    return PyModule_Create(&module);
+}

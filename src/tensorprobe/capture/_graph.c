@@ -1,0 +1,443 @@
+/* Where the gradients of a call's inputs and outputs are on the autograd graph.
+ *
+ *     take(tensors)                  -> InputEdges, before the call
+ *     find(outputs, edges, start)    -> (roots, leaving, incoming), after it; None: ask Python
+ *
+ * Every call of a training pays for this twice, so the usual call is done here. Calls that write into
+ * views or hand them back are for graph_edges.py, which has the same meaning and says why in its
+ * comments.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+/* AccumulateGrad carries the largest number there is. */
+#define NEWEST UINT64_MAX
+
+/* From graph_edges.py. */
+static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on, *place_in_base;
+
+#define TEXTS(X)                                                                                     \
+    X(requires_grad) X(_is_view) X(_base) X(_version) X(grad_fn) X(output_nr) X(next_functions)      \
+    X(_sequence_nr) X(variable) X(count) X(leaves) X(nodes) X(views) X(_view_inputs)                 \
+    X(positions_under_cast)
+#define DECLARE(text) static PyObject *text_##text;
+TEXTS(DECLARE)
+
+/* Ask a method without arguments whether it is so; -1 on failure. */
+static int asks(PyObject *object, PyObject *method)
+{
+    PyObject *answer = PyObject_CallMethodObjArgs(object, method, NULL);
+    if (!answer)
+        return -1;
+    int is_so = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return is_so;
+}
+
+static int has(PyObject *object, PyObject *attribute)
+{
+    PyObject *answer = PyObject_GetAttr(object, attribute);
+    if (!answer)
+        return -1;
+    int is_so = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return is_so;
+}
+
+/* Append an item, which is taken over, to the list under a key; 0 if that worked. */
+static int append_to(PyObject *lists, PyObject *key, PyObject *item)
+{
+    if (!item)
+        return -1;
+    int failed = -1;
+    PyObject *list = PyDict_GetItemWithError(lists, key);
+    if (list) {
+        failed = PyList_Append(list, item);
+    } else if (!PyErr_Occurred()) {
+        list = PyList_New(0);
+        failed = !list || PyList_Append(list, item) || PyDict_SetItem(lists, key, list);
+        Py_XDECREF(list);
+    }
+    Py_DECREF(item);
+    return failed;
+}
+
+static PyObject *edge_of(PyObject *tensor, PyObject *node)
+{
+    PyObject *number = PyObject_GetAttr(tensor, text_output_nr);
+    PyObject *edge = number ? PyTuple_Pack(2, node, number) : NULL;
+    Py_XDECREF(number);
+    return edge;
+}
+
+static int add_input(PyObject *nodes, PyObject *leaves, PyObject *tensor, Py_ssize_t position)
+{
+    PyObject *node = PyObject_GetAttr(tensor, text_grad_fn);
+    if (!node)
+        return -1;
+    int is_leaf = node == Py_None;
+    PyObject *key = is_leaf ? PyLong_FromVoidPtr(tensor) : edge_of(tensor, node);
+    Py_DECREF(node);
+    int failed = !key || append_to(is_leaf ? leaves : nodes, key, PyLong_FromSsize_t(position));
+    Py_XDECREF(key);
+    return failed ? -1 : 0;
+}
+
+/* A NamedTuple's own constructor is Python; that of its base is not. */
+static PyObject *make_view(PyObject *fields)
+{
+    newfunc new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *arguments = fields ? PyTuple_Pack(1, fields) : NULL;
+    PyObject *made = arguments ? new_tuple((PyTypeObject *)view_class, arguments, NULL) : NULL;
+    Py_XDECREF(arguments);
+    Py_XDECREF(fields);
+    return made;
+}
+
+static int add_view(PyObject *nodes, PyObject *leaves, PyObject *views, PyObject *tensor,
+                    Py_ssize_t position)
+{
+    PyObject *base = PyObject_GetAttr(tensor, text__base);
+    PyObject *version = PyObject_GetAttr(tensor, text__version);
+    PyObject *node = base ? PyObject_GetAttr(base, text_grad_fn) : NULL;
+    PyObject *edge = node ? edge_of(base, node) : NULL;
+    PyObject *place = PyLong_FromSsize_t(position);
+    int failed = -1;
+    if (edge && version && place) {
+        int is_written = PyObject_IsTrue(version);
+        failed = is_written < 0;
+        if (!failed && !is_written)
+            failed = add_input(nodes, leaves, tensor, position);
+        PyObject *view = failed ? NULL : make_view(PyTuple_Pack(4, place, tensor, version, edge));
+        failed = !view || PyList_Append(views, view);
+        Py_XDECREF(view);
+    }
+    Py_XDECREF(base);
+    Py_XDECREF(version);
+    Py_XDECREF(node);
+    Py_XDECREF(edge);
+    Py_XDECREF(place);
+    return failed ? -1 : 0;
+}
+
+static int collect_inputs(PyObject *tensors, PyObject *nodes, PyObject *leaves, PyObject *views)
+{
+    Py_ssize_t count = PyList_Size(tensors);
+    if (count < 0)
+        return -1;
+    for (Py_ssize_t position = 0; position < count; position++) {
+        PyObject *tensor = PyList_GetItem(tensors, position);
+        int wanted = has(tensor, text_requires_grad);
+        if (wanted < 0)
+            return -1;
+        if (!wanted)
+            continue;
+        int is_view = asks(tensor, text__is_view);
+        if (is_view < 0 || (is_view ? add_view(nodes, leaves, views, tensor, position)
+                                    : add_input(nodes, leaves, tensor, position)))
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *take(PyObject *self, PyObject *tensors)
+{
+    (void)self;
+    if (!edges_class || !PyList_Check(tensors)) {
+        PyErr_SetString(PyExc_TypeError, "wanted set_up, and then a list of tensors");
+        return NULL;
+    }
+    PyObject *leaves = PyDict_New(), *nodes = PyDict_New(), *cuts = PyDict_New();
+    PyObject *views = PyList_New(0), *count = PyLong_FromSsize_t(PyList_Size(tensors));
+    PyObject *nothing = PyTuple_New(0), *edges = NULL;
+    if (leaves && nodes && cuts && views && count && nothing &&
+        !collect_inputs(tensors, nodes, leaves, views)) {
+        newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)edges_class, Py_tp_new);
+        edges = make((PyTypeObject *)edges_class, nothing, NULL);
+        if (edges && (PyObject_SetAttr(edges, text_count, count) ||
+                      PyObject_SetAttr(edges, text_leaves, leaves) ||
+                      PyObject_SetAttr(edges, text_nodes, nodes) ||
+                      PyObject_SetAttr(edges, text_views, cuts) ||
+                      PyObject_SetAttr(edges, text__view_inputs, views)))
+            Py_CLEAR(edges);
+    }
+    Py_XDECREF(leaves);
+    Py_XDECREF(nodes);
+    Py_XDECREF(cuts);
+    Py_XDECREF(views);
+    Py_XDECREF(count);
+    Py_XDECREF(nothing);
+    return edges;
+}
+
+/* Whether a node was made since the call began; -1 on failure. */
+static int is_new(PyObject *node, uint64_t start)
+{
+    if (node == Py_None)
+        return 0;
+    PyObject *number = PyObject_CallMethodObjArgs(node, text__sequence_nr, NULL);
+    if (!number)
+        return -1;
+    uint64_t value = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    if (value == UINT64_MAX && PyErr_Occurred())
+        return -1;
+    return value >= start && value < NEWEST;
+}
+
+typedef enum { FAILED = -1, UNUSUAL = 0, DONE = 1 } Outcome;
+
+/* Add one output's place to those of a node, which is not taken over. */
+static int add_root(PyObject *roots, PyObject *node, PyObject *tensor, Py_ssize_t position, PyObject *cut)
+{
+    PyObject *number = PyObject_GetAttr(tensor, text_output_nr);
+    PyObject *place = PyLong_FromSsize_t(position);
+    PyObject *output = number && place ? PyTuple_Pack(3, number, place, cut) : NULL;
+    Py_XDECREF(number);
+    Py_XDECREF(place);
+    return append_to(roots, node, output);
+}
+
+/* Add the node that made a view's base, if the call did; DONE if the view's own node counts, too. */
+static Outcome add_base(PyObject *roots, PyObject *tensor, PyObject *views, Py_ssize_t position,
+                        uint64_t start, int *is_enough)
+{
+    for (Py_ssize_t i = 0; i < PyList_Size(views); i++)
+        if (PyTuple_GetItem(PyList_GetItem(views, i), 1) == tensor)
+            return UNUSUAL;
+    PyObject *base = PyObject_GetAttr(tensor, text__base), *cut = NULL;
+    PyObject *node = base ? PyObject_GetAttr(base, text_grad_fn) : NULL;
+    int made_here = node ? is_new(node, start) : -1;
+    int failed = made_here < 0;
+    *is_enough = 0;
+    if (made_here > 0) {
+        cut = PyObject_CallFunctionObjArgs(place_in_base, tensor, NULL);
+        failed = !cut;
+        if (cut && cut != Py_None) {
+            *is_enough = has(tensor, text__version);
+            failed = *is_enough < 0 || add_root(roots, node, base, position, cut);
+        }
+    }
+    Py_XDECREF(cut);
+    Py_XDECREF(base);
+    Py_XDECREF(node);
+    return failed ? FAILED : DONE;
+}
+
+static Outcome find_roots(PyObject *outputs, PyObject *views, uint64_t start, PyObject *roots)
+{
+    Py_ssize_t count = PyList_Size(outputs);
+    if (count < 0)
+        return FAILED;
+    for (Py_ssize_t position = 0; position < count; position++) {
+        PyObject *tensor = PyList_GetItem(outputs, position);
+        int wanted = has(tensor, text_requires_grad);
+        if (wanted < 0)
+            return FAILED;
+        if (!wanted)
+            continue;
+        int is_view = asks(tensor, text__is_view);
+        if (is_view < 0)
+            return FAILED;
+        if (is_view) {
+            int is_enough;
+            Outcome outcome = add_base(roots, tensor, views, position, start, &is_enough);
+            if (outcome != DONE)
+                return outcome;
+            if (is_enough)
+                continue;
+        }
+        PyObject *node = PyObject_GetAttr(tensor, text_grad_fn);
+        int made_here = node ? is_new(node, start) : -1;
+        if (made_here > 0)
+            made_here = add_root(roots, node, tensor, position, Py_None) ? -1 : 1;
+        Py_XDECREF(node);
+        if (made_here < 0)
+            return FAILED;
+    }
+    return DONE;
+}
+
+/* Whether no input that is a view was written into, by this call or before it. */
+static Outcome are_views_untouched(PyObject *views)
+{
+    for (Py_ssize_t i = 0; i < PyList_Size(views); i++) {
+        PyObject *tensor = PyTuple_GetItem(PyList_GetItem(views, i), 1);
+        int is_written = has(tensor, text__version);
+        if (is_written)
+            return is_written < 0 ? FAILED : UNUSUAL;
+    }
+    return DONE;
+}
+
+/* Set the places that the gradient over an edge goes to, a new reference or NULL, and its change. */
+static int find_places(PyObject *edge, PyObject *child, PyObject *edges, PyObject *nodes,
+                       PyObject *leaves, int is_cast, PyObject **places, PyObject **change)
+{
+    *places = PyDict_GetItemWithError(nodes, edge);
+    *change = Py_None;
+    if (!*places && !PyErr_Occurred() && PyDict_Size(leaves)) {
+        if ((PyObject *)Py_TYPE(child) == leaf_node_class) {
+            PyObject *leaf = PyObject_GetAttr(child, text_variable);
+            PyObject *key = leaf ? PyLong_FromVoidPtr(leaf) : NULL;
+            *places = key ? PyDict_GetItemWithError(leaves, key) : NULL;
+            Py_XDECREF(key);
+            Py_XDECREF(leaf);
+        } else if (is_cast) {
+            PyObject *both = PyObject_CallMethodObjArgs(edges, text_positions_under_cast, child, NULL);
+            if (!both)
+                return -1;
+            *places = PyTuple_GetItem(both, 0);
+            *change = PyTuple_GetItem(both, 1);
+            if (*places == Py_None)
+                *places = NULL;
+            Py_XINCREF(*places);
+            Py_XINCREF(*change);
+            Py_DECREF(both);
+            return *change ? 0 : -1;
+        }
+    }
+    Py_XINCREF(*places);
+    Py_INCREF(*change);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Note over which edge a node of the piece is reached; None if over several. */
+static int note_edge(PyObject *incoming, PyObject *child, PyObject *node, Py_ssize_t number)
+{
+    PyObject *edge = Py_BuildValue("On", node, number);
+    int failed = !edge || PyDict_SetItem(incoming, child, edge);
+    Py_XDECREF(edge);
+    return failed;
+}
+
+static int walk(PyObject *pending, PyObject *incoming, PyObject *edges, PyObject *nodes, PyObject *leaves,
+                int is_cast, uint64_t start, PyObject *leaving)
+{
+    for (Py_ssize_t left; (left = PyList_Size(pending)) > 0;) {
+        PyObject *node = PyList_GetItem(pending, left - 1);
+        Py_INCREF(node);
+        PyObject *next = PyObject_GetAttr(node, text_next_functions);
+        int failed = !next || PyList_SetSlice(pending, left - 1, left, NULL);
+        Py_ssize_t count = failed ? 0 : PyTuple_Size(next);
+        for (Py_ssize_t number = 0; !failed && number < count; number++) {
+            PyObject *edge = PyTuple_GetItem(next, number), *child = PyTuple_GetItem(edge, 0);
+            PyObject *places = NULL, *change = NULL;
+            if (!child || child == Py_None) {
+                failed = !child;
+                continue;
+            }
+            failed = find_places(edge, child, edges, nodes, leaves, is_cast, &places, &change);
+            if (!failed && places) {
+                PyObject *place = PyLong_FromSsize_t(number);
+                failed = !place || append_to(leaving, node, PyTuple_Pack(3, place, places, change));
+                Py_XDECREF(place);
+            } else if (!failed) {
+                int known = PyDict_Contains(incoming, child);
+                int made_here = known ? 0 : is_new(child, start);
+                failed = known < 0 || made_here < 0;
+                if (made_here > 0)
+                    failed = note_edge(incoming, child, node, number) || PyList_Append(pending, child);
+                else if (known > 0)
+                    failed = PyDict_SetItem(incoming, child, Py_None);
+            }
+            Py_XDECREF(places);
+            Py_XDECREF(change);
+        }
+        Py_XDECREF(next);
+        Py_DECREF(node);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+static Outcome find_leaving(PyObject *roots, PyObject *edges, uint64_t start, PyObject *leaving,
+                            PyObject *incoming)
+{
+    PyObject *nodes = PyObject_GetAttr(edges, text_nodes), *leaves = PyObject_GetAttr(edges, text_leaves);
+    PyObject *pending = NULL, *answer = NULL;
+    int failed = !nodes || !leaves;
+    if (!failed && (PyDict_Size(nodes) || PyDict_Size(leaves))) {
+        int is_cast = 0;
+        if (PyDict_Size(leaves)) {
+            answer = PyObject_CallObject(is_autocast_on, NULL);
+            is_cast = answer ? PyObject_IsTrue(answer) : -1;
+        }
+        pending = PyDict_Keys(roots);
+        failed = is_cast < 0 || !pending;
+        for (Py_ssize_t i = 0; !failed && i < PyList_Size(pending); i++)
+            failed = PyDict_SetItem(incoming, PyList_GetItem(pending, i), Py_None);
+        failed = failed || walk(pending, incoming, edges, nodes, leaves, is_cast, start, leaving);
+    }
+    Py_XDECREF(nodes);
+    Py_XDECREF(leaves);
+    Py_XDECREF(pending);
+    Py_XDECREF(answer);
+    return failed ? FAILED : DONE;
+}
+
+static PyObject *find(PyObject *self, PyObject *args)
+{
+    PyObject *outputs, *edges, *found = NULL;
+    unsigned long long start;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!OK", &PyList_Type, &outputs, &edges, &start))
+        return NULL;
+    PyObject *views = PyObject_GetAttr(edges, text__view_inputs);
+    PyObject *roots = PyDict_New(), *leaving = PyDict_New(), *incoming = PyDict_New();
+    Outcome outcome = FAILED;
+    if (views && roots && leaving && incoming)
+        outcome = find_roots(outputs, views, start, roots);
+    if (outcome == DONE && PyDict_Size(roots)) {
+        outcome = are_views_untouched(views);
+        if (outcome == DONE)
+            outcome = find_leaving(roots, edges, start, leaving, incoming);
+    }
+    if (outcome == DONE)
+        found = PyTuple_Pack(3, roots, leaving, incoming);
+    else if (outcome == UNUSUAL)
+        found = Py_NewRef(Py_None);
+    Py_XDECREF(views);
+    Py_XDECREF(roots);
+    Py_XDECREF(leaving);
+    Py_XDECREF(incoming);
+    return found;
+}
+
+static PyObject *set_up(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *given[5];
+    PyObject **kept[] = {&edges_class, &view_class, &leaf_node_class, &is_autocast_on, &place_in_base};
+    if (!PyArg_ParseTuple(args, "OOOOO", given, given + 1, given + 2, given + 3, given + 4))
+        return NULL;
+    for (int i = 0; i < 5; i++) {
+        Py_XDECREF(*kept[i]);
+        *kept[i] = Py_NewRef(given[i]);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"set_up", set_up, METH_VARARGS, "Take the classes of graph_edges.py."},
+    {"take", take, METH_O, "Return where the gradients of tensors go."},
+    {"find", find, METH_VARARGS, "Return the nodes that a call's gradients come in at and leave from."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_graph", "The edges of a call's piece of the autograd graph.", -1, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__graph(void)
+{
+#define INTERN(text)                                                                                 \
+    if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
+        return NULL;
+    TEXTS(INTERN)
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,361 @@
+"""Find the edges of a call's piece of the autograd graph, where gradients come in and leave it.
+
+    input_edges (before the call) ─► nodes_at_edges (after it): roots, and nodes towards the inputs
+
+The nodes that a call made are those between its outputs and its inputs whose sequence number is not
+older than the call. Where the node at an edge only gives a gradient another shape, its neighbour
+inside is asked in its place: `linear` then has one hook and not four. The usual call is found by
+_graph.c, which has the same meaning.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tensorprobe.compiled import load_compiled
+
+__all__ = [
+    "InputEdges",
+    "NodeInput",
+    "NodeOutput",
+    "input_edges",
+    "next_sequence_number",
+    "nodes_at_edges",
+]
+
+_Node = Any
+# AccumulateGrad carries the largest number there is.
+_NEWEST = (1 << 64) - 1
+_ACCUMULATE: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+# Over which edge of which node each node of a call's piece is reached; None: over several, or from
+# outside.
+_Incoming = dict[_Node, "tuple[_Node, int] | None"]
+_RESHAPING = frozenset(
+    ("ExpandBackward0", "ReshapeAliasBackward0", "UnsafeViewBackward0", "ViewBackward0")
+)
+
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""Returns the number that the next node of this thread will get."""
+
+
+class _View(NamedTuple):
+    """Where a view lies in its base."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    base_size: torch.Size
+    base_stride: tuple[int, ...]
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Cut the view's gradient out of its base's, which may lie in memory in another way."""
+        if gradient.stride() != self.base_stride:
+            gradient = torch.empty_strided(
+                self.base_size, self.base_stride, dtype=gradient.dtype, device=gradient.device
+            ).copy_(gradient)
+        return gradient.as_strided(
+            self.size, self.stride, int(gradient.storage_offset()) + self.offset
+        )
+
+
+class _Cast(NamedTuple):
+    """Autocast's, on the way to a leaf."""
+
+    dtype: torch.dtype
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.to(self.dtype)
+
+
+class _Reshape(NamedTuple):
+    """Another shape for the same elements, or for their sum where they were expanded."""
+
+    size: torch.Size
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        if gradient.numel() != self.size.numel():
+            return gradient.sum_to_size(self.size)
+        return gradient.reshape(self.size)
+
+
+class _Changes(NamedTuple):
+    """Two changes, one after the other."""
+
+    first: _Change
+    second: _Change
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(gradient))
+
+
+def _transpose(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.t()
+
+
+# What becomes of a gradient between a node and what it is recorded as.
+_Change = Callable[[torch.Tensor], torch.Tensor] | _View | _Cast | _Reshape | _Changes
+# Which gradient of a node is which output's, and its change: cut out where that is a view.
+NodeOutput = tuple[int, int, "_Change | None"]
+# Which gradient of a node goes to which inputs, and its change on the way.
+NodeInput = tuple[int, list[int], "_Change | None"]
+
+
+class _ViewInput(NamedTuple):
+    """An input that is a view: which node its gradient goes to is known after the call only."""
+
+    position: int
+    tensor: torch.Tensor
+    version: int
+    base_edge: tuple[_Node, int]
+
+
+class InputEdges:
+    """Where the gradients of a call's inputs go; taken before the call, which may be in place.
+
+    A view that was written into through another one gets a new node when somebody asks for it.
+    Asking early would give that node another place in the order of the backward pass, and sums of
+    gradients other last bits; so such a view is asked only once the call has used it.
+
+    Attributes:
+        count: how many tensors the call was given.
+        leaves: the places of each leaf, by its id.
+        nodes: the places of each other input, by the edge that its gradient goes over.
+        views: the places whose gradient comes as a part of that of their base.
+    """
+
+    __slots__ = ("_view_inputs", "count", "leaves", "nodes", "views")
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.count = len(tensors)
+        self.leaves: dict[int, list[int]] = {}
+        self.nodes: dict[tuple[_Node, int], list[int]] = {}
+        self.views: dict[int, _View] = {}
+        self._view_inputs: list[_ViewInput] = []
+        for position, tensor in enumerate(tensors):
+            if not tensor.requires_grad:
+                continue
+            if tensor._is_view():
+                self._add_view(position, tensor)
+            else:
+                self._add(position, tensor)
+
+    def view_input(self, tensor: torch.Tensor) -> _ViewInput | None:
+        """Return what is known of a tensor if it is an input and a view."""
+        for view in self._view_inputs:
+            if view.tensor is tensor:
+                return view
+        return None
+
+    def settle(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Find the nodes of inputs that are views, now that the call is over."""
+        if not self._view_inputs:
+            return
+        written = []
+        for view in self._view_inputs:
+            if view.tensor._version != view.version:
+                written.append(view)
+            elif view.version:
+                self._add(view.position, view.tensor)
+        # Written in place, a view's own node is replaced and the gradient goes to its base.
+        returned = [view for view in written if any(view.tensor is out for out in outputs)]
+        for view in returned or written:
+            cut = _place_in_base(view.tensor)
+            if cut is not None and view.base_edge not in self.nodes:
+                self.nodes[view.base_edge] = [view.position]
+                self.views[view.position] = cut
+        self._view_inputs.clear()
+
+    def positions_under_cast(self, node: _Node) -> tuple[list[int] | None, _Cast | None]:
+        """Return which leaf's places a cast of autocast stands for, and the cast to its type.
+
+        Autocast casts a weight once and uses that for many calls, so the cast is no call's own.
+        """
+        if type(node).__name__ != "ToCopyBackward0":
+            return None, None
+        leaf: Any = getattr(node.next_functions[0][0], "variable", None)
+        positions = self.leaves.get(id(leaf))
+        return (None, None) if positions is None else (positions, _Cast(leaf.dtype))
+
+    def _add(self, position: int, tensor: torch.Tensor) -> None:
+        node = tensor.grad_fn
+        if node is None:
+            self.leaves.setdefault(id(tensor), []).append(position)
+        else:
+            self.nodes.setdefault((node, tensor.output_nr), []).append(position)
+
+    def _add_view(self, position: int, tensor: torch.Tensor) -> None:
+        base, version = tensor._base, tensor._version
+        assert base is not None
+        if not version:
+            # Nobody has written into it: its node is what it was.
+            self._add(position, tensor)
+        base_edge = (base.grad_fn, base.output_nr)
+        self._view_inputs.append(_ViewInput(position, tensor, version, base_edge))
+
+
+@functools.cache
+def _compiled() -> Any:
+    """Return what finds the edges of usual calls in a fraction of the time, where it is built."""
+    graph = load_compiled("tensorprobe.capture._graph", "set_up", "take", "find")
+    if graph is not None:
+        is_autocast_on = torch._C._is_any_autocast_enabled
+        graph.set_up(InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, _place_in_base)
+    return graph
+
+
+def input_edges(tensors: list[torch.Tensor]) -> InputEdges:
+    """Return where the gradients of a call's inputs go, as `InputEdges` itself does."""
+    graph = _compiled()
+    if graph is None:
+        return InputEdges(tensors)
+    edges: InputEdges = graph.take(tensors)
+    return edges
+
+
+def _is_new(node: _Node | None, start: int) -> bool:
+    """Whether a node was made since; None is the node of a leaf."""
+    return node is not None and start <= node._sequence_nr() < _NEWEST
+
+
+def _place_in_base(view: torch.Tensor) -> _View | None:
+    """Return where a view lies in its base, or None where strides cannot say it."""
+    base = view._base
+    if base is None or view.dtype != base.dtype or view.is_nested or base.is_nested:
+        return None
+    if not view.layout == base.layout == torch.strided:
+        return None
+    offset = int(view.storage_offset()) - int(base.storage_offset())
+    return _View(view.size(), view.stride(), offset, base.size(), base.stride())
+
+
+def nodes_at_edges(
+    outputs: list[torch.Tensor], edges: InputEdges, start: int
+) -> tuple[dict[_Node, list[NodeOutput]], dict[_Node, list[NodeInput]]]:
+    """Return the nodes where gradients come into a call's piece of the graph, and leave it."""
+    graph = _compiled()
+    found = None if graph is None else graph.find(outputs, edges, start)
+    if found is None:
+        roots = _roots(outputs, edges, start)
+        if not roots:
+            return roots, {}
+        edges.settle(outputs)
+        leaving, incoming = _edges_to_inputs(roots, edges, start)
+    else:
+        roots, leaving, incoming = found
+    if len(incoming) > 1:
+        _pass_over_shapes(roots, leaving, incoming, outputs)
+    return roots, leaving
+
+
+def _roots(
+    outputs: Sequence[torch.Tensor], edges: InputEdges, start: int
+) -> dict[_Node, list[NodeOutput]]:
+    """Return the nodes that the call made last, with the outputs whose gradients they get."""
+    roots: dict[_Node, list[NodeOutput]] = {}
+    for position, tensor in enumerate(outputs):
+        if not tensor.requires_grad:
+            continue
+        if tensor._is_view():
+            as_input = edges.view_input(tensor)
+            if as_input is not None and as_input.version == tensor._version:
+                # Handed back as it came.
+                continue
+            base = tensor._base
+            assert base is not None
+            made = base.grad_fn
+            cut = _place_in_base(tensor) if _is_new(made, start) else None
+            if cut is not None:
+                # Should somebody write into this view later, its node is replaced and never runs;
+                # then the gradient of its base says the same.
+                roots.setdefault(made, []).append((base.output_nr, position, cut))
+                if as_input is None and tensor._version:
+                    # Its base may have been written into after it was made: not to be asked.
+                    continue
+        node = tensor.grad_fn
+        if _is_new(node, start):
+            roots.setdefault(node, []).append((tensor.output_nr, position, None))
+    return roots
+
+
+def _edges_to_inputs(
+    roots: dict[_Node, list[NodeOutput]], edges: InputEdges, start: int
+) -> tuple[dict[_Node, list[NodeInput]], _Incoming]:
+    """Walk the call's own piece of the graph and find the edges that leave it towards inputs."""
+    leaving: dict[_Node, list[NodeInput]] = {}
+    incoming: _Incoming = {}
+    nodes, leaves = edges.nodes, edges.leaves
+    if not nodes and not leaves:
+        return leaving, incoming
+    is_autocast = leaves and torch._C._is_any_autocast_enabled()
+    pending = list(roots)
+    incoming = dict.fromkeys(roots)
+    # A module's piece of the graph may be long: nothing here is asked twice.
+    while pending:
+        node = pending.pop()
+        for number, edge in enumerate(node.next_functions):
+            child = edge[0]
+            if child is None:
+                continue
+            positions = nodes.get(edge) if nodes else None
+            change = None
+            if positions is None and leaves:
+                if type(child) is _ACCUMULATE:
+                    positions = leaves.get(id(child.variable))
+                elif is_autocast:
+                    positions, change = edges.positions_under_cast(child)
+            if positions is not None:
+                leaving.setdefault(node, []).append((number, positions, change))
+            elif child in incoming:
+                incoming[child] = None
+            elif start <= child._sequence_nr() < _NEWEST:
+                incoming[child] = (node, number)
+                pending.append(child)
+    return leaving, incoming
+
+
+def _pass_over_shapes(
+    roots: dict[_Node, list[NodeOutput]],
+    leaving: dict[_Node, list[NodeInput]],
+    incoming: _Incoming,
+    outputs: Sequence[torch.Tensor],
+) -> None:
+    """Ask the neighbours of nodes at the edges that only give a gradient another shape.
+
+    Such a node has one way in and one way out, so the neighbour hands over, or gets, the same.
+    """
+    for node in list(leaving):
+        while node not in roots and len(leaving[node]) == 1:
+            before, change = incoming[node], _change_of_shape(node)
+            if before is None or change is None:
+                break
+            _, positions, further = leaving.pop(node)[0]
+            node, number = before
+            whole = change if further is None else _Changes(change, further)
+            leaving.setdefault(node, []).append((number, positions, whole))
+    for node in [node for node in roots if node not in leaving]:
+        following = node.next_functions
+        _, position, cut = roots[node][0]
+        if len(following) != 1 or len(roots[node]) > 1 or cut is not None:
+            continue
+        inner, number = following[0]
+        # Its base's node may be asked already, in case that somebody writes into the view.
+        is_asked = len(outputs) == 1 and inner in roots
+        if not is_asked and incoming.get(inner) != (node, 0):
+            continue
+        if isinstance(_change_of_shape(node), _Reshape):
+            del roots[node]
+            if not is_asked:
+                reshape = _Reshape(outputs[position].shape)
+                roots.setdefault(inner, []).append((number, position, reshape))
+
+
+def _change_of_shape(node: _Node) -> _Change | None:
+    """Return what a node does to a gradient, if that is another shape and nothing else."""
+    kind = type(node).__name__
+    if kind == "TBackward0":
+        return _transpose
+    return _Reshape(torch.Size(node._saved_self_sym_sizes)) if kind in _RESHAPING else None

@@ -1,0 +1,70 @@
+"""What a comparison hands on to whoever names the operation at fault, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from tensorprobe.compare.measure import DataDistance
+from tensorprobe.compare.pairs import MatchedCall, Pair
+from tensorprobe.store import RankDump
+
+__all__ = ["Answer", "AskWho", "PartEvidence", "is_unlike"]
+
+
+class PartEvidence(NamedTuple):
+    """One rank of both runs after its comparison.
+
+    Attributes:
+        candidate: the run under test, opened.
+        reference: the trusted run, opened.
+        first_unlike: the candidate's first call of which any bit that was recorded differs, or that
+            has no partner; None where there is none.
+        distances: how far the data are apart, by the names of both files.
+    """
+
+    candidate: RankDump
+    reference: RankDump
+    first_unlike: str | None
+    distances: Mapping[tuple[str, str], DataDistance]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Who is at fault.
+
+    Attributes:
+        lines: what the terminal says first.
+        is_settled: whether they say what is wrong, so that nothing else need be advised.
+        culprit: the call at fault, or None.
+        part: the place of its rank among those that were asked about.
+        details: what `diff_analyze` says of it.
+    """
+
+    lines: tuple[str, ...]
+    is_settled: bool = False
+    culprit: str | None = None
+    part: int = 0
+    details: Mapping[str, Any] | None = None
+
+
+AskWho: TypeAlias = Callable[[Sequence[PartEvidence], float], Answer]
+"""Given all ranks and how many seconds their comparison took, says who is at fault."""
+
+
+def is_unlike(call: MatchedCall, distances: Mapping[tuple[str, str], DataDistance]) -> bool:
+    """Whether anything of a call differs, in any bit that was recorded."""
+    return any(_differs(pair, distances) for pair in call.pairs)
+
+
+def _differs(pair: Pair, distances: Mapping[tuple[str, str], DataDistance]) -> bool:
+    ours, theirs = pair.candidate, pair.reference
+    if theirs is None:
+        return True
+    if ours.data_name is not None and theirs.data_name is not None:
+        distance = distances.get((ours.data_name, theirs.data_name))
+        return distance is None or distance.unequal != 0
+    if ours.checksum is not None and theirs.checksum is not None:
+        return ours.checksum != theirs.checksum
+    return ours[4:8] != theirs[4:8]

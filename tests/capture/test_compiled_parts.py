@@ -1,0 +1,220 @@
+"""The compiled parts of capture say exactly what their twins in Python say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tensorprobe.capture import drafts, graph_edges, stacks
+from tensorprobe.compiled import load_compiled
+from tensorprobe.summary import host
+from tensorprobe.summary.statistics import Measured
+
+pytestmark = pytest.mark.skipif(
+    load_compiled("tensorprobe.capture._graph") is None, reason="built without a C compiler"
+)
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+def part_of(whole: torch.Tensor) -> torch.Tensor:
+    return whole[1:]
+
+
+def written_view() -> torch.Tensor:
+    whole = leaf(4, 4) * 1
+    view = whole[1]
+    whole.mul_(2)
+    return view
+
+
+# What makes the tensors, and the call.
+CALLS: dict[str, tuple[Callable[[], list[torch.Tensor]], Callable[..., Any]]] = {
+    "two leaves": (lambda: [leaf(4, 4), leaf(4, 4)], torch.matmul),
+    "one tensor twice": (lambda: [leaf(4) * 1] * 2, torch.mul),
+    "several nodes": (
+        lambda: [leaf(4, 3), torch.tensor([0, 2, 1, 1])],
+        functional.cross_entropy,
+    ),
+    "a linear layer": (
+        lambda: [leaf(2, 3, 4) * 1, leaf(5, 4), leaf(5)],
+        functional.linear,
+    ),
+    "a product of stacks": (lambda: [leaf(2, 3, 4) * 1, leaf(2, 4, 5) * 1], torch.matmul),
+    "no gradient": (lambda: [torch.randn(3), torch.randn(3)], torch.add),
+    "detached": (lambda: [leaf(3) * 1], lambda a: a.detach()),
+    "a view": (lambda: [leaf(3, 2) * 1], lambda a: a.transpose(0, 1)),
+    "a view of a new tensor": (lambda: [leaf(3, 2) * 1], lambda a: a.t().reshape(6)),
+    "several views": (lambda: [leaf(4, 2) * 1], lambda a: a.split(2)),
+    "an input that is a view": (lambda: [part_of(leaf(4, 2) * 1)], torch.exp),
+    "a view whose base was written": (lambda: [written_view()], torch.exp),
+    "in place": (lambda: [leaf(3) * 1], lambda a: a.add_(1)),
+    "in place into a view": (lambda: [part_of(leaf(4, 2) * 1)], lambda a: a.mul_(2)),
+    "handed back": (lambda: [part_of(leaf(4, 2) * 1)], lambda a: a),
+    "one output of several": (lambda: [leaf(4, 2) * 1], lambda a: torch.max(a, 0)),
+}
+
+
+def find_edges(call: str, *, compiled: bool, autocast: bool) -> tuple[Any, ...]:
+    """Return what is found of a call, with the kinds of nodes in place of the nodes."""
+    make, function = CALLS[call]
+    tensors = make()
+    start = graph_edges.next_sequence_number()
+    edges = (graph_edges.input_edges if compiled else graph_edges.InputEdges)(tensors)
+    taken = (
+        edges.count,
+        list(edges.leaves.values()),
+        [(type(node).__name__, nr, at) for (node, nr), at in edges.nodes.items()],
+        [(at, tensor is tensors[at], version) for at, tensor, version, _ in edges._view_inputs],
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        result = function(*tensors)
+        outputs = [result] if isinstance(result, torch.Tensor) else list(result)
+        found = graph_edges._compiled().find(outputs, edges, start) if compiled else None
+        if found is None:
+            roots = graph_edges._roots(outputs, edges, start)
+            edges.settle(outputs)
+            found = (roots, *graph_edges._edges_to_inputs(roots, edges, start))
+    roots, leaving, incoming = found
+    reached = [None if edge is None else (type(edge[0]), edge[1]) for edge in incoming.values()]
+    return taken, edges.views, _shown(roots), _shown(leaving), _shown(incoming, reached)
+
+
+def _shown(nodes: dict[Any, Any], values: Iterable[Any] | None = None) -> list[tuple[str, Any]]:
+    values = nodes.values() if values is None else values
+    return [(type(node).__name__, value) for node, value in zip(nodes, values, strict=True)]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_the_edges_of_a_call_are_those_that_python_finds(call: str, autocast: bool) -> None:
+    compiled = find_edges(call, compiled=True, autocast=autocast)
+    assert compiled == find_edges(call, compiled=False, autocast=autocast)
+
+
+def test_the_usual_call_is_found_without_python() -> None:
+    a, b = leaf(4, 4) * 1, leaf(4, 4)
+    start, edges = graph_edges.next_sequence_number(), graph_edges.input_edges([a, b])
+    product = a @ b
+    roots, leaving, _ = graph_edges._compiled().find([product], edges, start)
+    assert list(roots) == [product.grad_fn] and leaving[product.grad_fn] == [
+        (0, [0], None),
+        (1, [1], None),
+    ]
+
+
+class OwnTensor(torch.Tensor):
+    pass
+
+
+def odd_tensors() -> list[torch.Tensor]:
+    empty = torch.ones(4)
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    with torch.inference_mode():
+        inferred = torch.ones(2)
+    return [
+        torch.ones(3), torch.nn.Parameter(torch.ones(2)), torch.ones(2).to_sparse(),
+        torch.ones(2, device="meta"),
+        empty[:0], freed, inferred,
+        torch.ones(2).as_subclass(OwnTensor),
+        torch.view_as_complex(torch.ones(2, 2)),
+    ]  # fmt: skip
+
+
+def test_a_tensor_is_plain_to_both() -> None:
+    answers = [drafts.is_plain(tensor) for tensor in odd_tensors()]
+    assert answers == [host.is_plain(tensor) for tensor in odd_tensors()]
+    assert True in answers and False in answers
+
+
+def test_a_draft_is_the_same_from_both() -> None:
+    numbers = Measured((1.0, 0.0, 0.5, 2.0))
+    for tensor in (t for t in odd_tensors() if host.is_plain(t)):
+        made, written = (
+            drafts.make_draft(tensor, numbers, None),
+            drafts.Draft(tensor, numbers, None),
+        )
+        assert type(made) is drafts.Draft and made.alive() is tensor
+        for name in set(drafts.Draft.__slots__) - {"alive"}:
+            assert getattr(made, name) == getattr(written, name), name
+        assert made.as_json() == written.encode(written.requires_grad)
+
+
+def test_a_draft_is_found_until_somebody_writes() -> None:
+    table = drafts.DraftTable(is_ordered=False)
+    tensor = torch.ones(3)
+    table.keep(tensor, drafts.make_draft(tensor, Measured((1.0, 1.0, 1.0, 1.0)), None))
+    assert table.find(tensor) is table._find(tensor) is not None
+    tensor.add_(1)
+    assert table.find(tensor) is None and table._find(tensor) is None
+    assert table.find(torch.ones(3)) is None
+    with pytest.raises(RuntimeError, match="Inference tensors do not track"):
+        # Asked for its version, such a tensor refuses, in both; it never gets into the table.
+        with torch.inference_mode():
+            inferred = torch.ones(2)
+        table._drafts[id(inferred)] = drafts.make_draft(inferred, Measured(None), None)
+        table.find(inferred)
+
+
+def test_a_stack_has_the_same_key_from_both() -> None:
+    frame = sys._getframe()
+    key = stacks._key_of(frame)
+    # This frame itself moves on between the two.
+    assert stacks._compiled.stack_key(frame, stacks._codes, 400)[2:] == key[2:]
+    # A code that was never seen is learned by Python.
+    assert stacks._compiled.stack_key(frame, {}, 400) is None
+    assert stacks._compiled.stack_key(frame, stacks._codes, 4)[2:] == key[2:4]
+
+
+CAPTURE = """
+import sys, torch
+from tensorprobe import PrecisionDebugger, seed_all
+from tensorprobe.capture import drafts, graph_edges, recorder, stacks
+from tensorprobe.store import leaf_encode
+from tensorprobe.summary import host
+if sys.argv[2] == "python":
+    graph_edges._compiled = lambda: None
+    drafts._compiled = stacks._compiled = leaf_encode._compiled = None
+    drafts._usual_text = lambda draft: None
+    recorder.make_draft, recorder.is_plain = drafts.Draft, host.is_plain
+seed_all(1)
+block = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+lstm = torch.nn.LSTM(8, 4)
+x = torch.randn(2, 3, 8)
+debugger = PrecisionDebugger(dump_path=sys.argv[1], level="mix", task="statistics")
+debugger.start([block, lstm])
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = block(x)
+out = lstm(y.float())[0] * 1
+view = out[0]
+view.mul_(3)
+(out.sum() / 0 + torch.stack([out, out]).chunk(2)[0].sum()).backward()
+debugger.stop()
+debugger.step()
+"""
+
+
+def test_a_dump_is_the_same_with_and_without_them(tmp_path: Path) -> None:
+    texts = []
+    for way in ("compiled", "python"):
+        folder = tmp_path / way
+        subprocess.run([sys.executable, "-c", CAPTURE, folder, way], check=True)
+        rank = folder / "step0" / "rank"
+        # Which places are written together, and so first, is a matter of time.
+        tree = json.loads((rank / "construct.json").read_text())
+        # Up to its data, a dump says which run it is of.
+        data = (rank / "dump.json").read_text().partition(' "data": {')[2]
+        texts.append((data, (rank / "stack.json").read_text(), tree))
+    assert len(texts[0][0]) > 20_000
+    assert texts[0] == texts[1]
