@@ -2,7 +2,7 @@
 
 import sys
 
-from tensorprobe.cli import main
+from tensorprobe.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -19,7 +19,7 @@ from typing import Any
 from tensorprobe._version import __version__
 from tensorprobe.errors import TensorprobeError
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 # numpy's library for matrices starts its threads when it is loaded; comparing multiplies none.
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -175,6 +175,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f"the output cannot be written: {err.strerror or err}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
+
+
+def run() -> int:
+    """Run one command as a process of its own, which ends after it."""
+    code = main()
+    # Nobody needs to search what is alive for cycles now: that takes as long as a small command.
+    gc.freeze()
+    return code
 
 
 def _complain(text: str) -> None:

@@ -26,7 +26,9 @@ __all__ = ["MeasuredPair", "PairSource", "is_same_file", "measure_pairs"]
 # A pair of this size is worth more than one thread, whatever the others do.
 _SHARE_BYTES = 128 << 20
 # Handing over work and waking up whoever waits for it takes as long as measuring a small pair.
-_PAIRS_PER_TASK = 4
+_PAIRS_PER_TASK = 8
+# How much may be loaded before it is measured; a tensor that had to be copied takes memory.
+_LOADED_BYTES = 64 << 20
 
 
 class PairSource(NamedTuple):
@@ -85,7 +87,7 @@ def measure_pairs(pairs: Iterable[PairSource], *, threads: int = 0) -> Iterator[
     workers = threads or count_cores()
     if workers <= 1:
         for pair in pairs:
-            yield _measure(pair, 1)
+            yield _measure(_load(pair), 1)
         return
     window: deque[Future[list[MeasuredPair]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe")
@@ -94,7 +96,7 @@ def measure_pairs(pairs: Iterable[PairSource], *, threads: int = 0) -> Iterator[
         while some := list(islice(rest, _PAIRS_PER_TASK)):
             window.append(pool.submit(_measure_some, some, workers))
             # A few more than work at the moment, so that nobody waits for the slowest.
-            if len(window) >= 2 * workers:
+            if len(window) > workers:
                 yield from window.popleft().result()
         while window:
             yield from window.popleft().result()
@@ -116,10 +118,33 @@ def is_same_file(candidate: str | os.PathLike[str], reference: str | os.PathLike
 
 
 def _measure_some(pairs: list[PairSource], workers: int) -> list[MeasuredPair]:
-    return [_measure(pair, workers) for pair in pairs]
+    """Load some pairs, then measure them: each drives the other out of the processor's cache."""
+    results: list[MeasuredPair] = []
+    loaded: list[_Loaded | MeasuredPair] = []
+    size = 0
+    for number, pair in enumerate(pairs, start=1):
+        both = _load(pair)
+        loaded.append(both)
+        size += both.read_bytes
+        if size >= _LOADED_BYTES or number == len(pairs):
+            # Whatever is measured is let go at once.
+            loaded.reverse()
+            while loaded:
+                results.append(_measure(loaded.pop(), workers))
+            size = 0
+    return results
 
 
-def _measure(pair: PairSource, workers: int) -> MeasuredPair:
+class _Loaded(NamedTuple):
+    """Both sides of a pair of one shape."""
+
+    key: Any
+    candidate: TensorData
+    reference: TensorData
+    read_bytes: int
+
+
+def _load(pair: PairSource) -> _Loaded | MeasuredPair:
     # The errors of a single element depend on its value: inf - inf is NaN.
     if pair.equal_count is not None and pair.equal_count != 1:
         return MeasuredPair(pair.key, equal_pair(pair.equal_count))
@@ -133,9 +158,15 @@ def _measure(pair: PairSource, workers: int) -> MeasuredPair:
             reference = pair.load_reference()
     except TensorprobeError as err:
         return MeasuredPair(pair.key, None, problem=err, side=side)
-    shapes = candidate.shape, reference.shape
     if candidate.shape != reference.shape:
-        return MeasuredPair(pair.key, None, shapes)
-    size = candidate.nbytes + reference.nbytes
-    numbers = measure_pair(candidate, reference, threads=workers if size >= _SHARE_BYTES else 1)
-    return MeasuredPair(pair.key, numbers, shapes, read_bytes=size)
+        return MeasuredPair(pair.key, None, (candidate.shape, reference.shape))
+    return _Loaded(pair.key, candidate, reference, candidate.nbytes + reference.nbytes)
+
+
+def _measure(pair: _Loaded | MeasuredPair, workers: int) -> MeasuredPair:
+    if isinstance(pair, MeasuredPair):
+        return pair
+    threads = workers if pair.read_bytes >= _SHARE_BYTES else 1
+    numbers = measure_pair(pair.candidate, pair.reference, threads=threads)
+    shapes = pair.candidate.shape, pair.reference.shape
+    return MeasuredPair(pair.key, numbers, shapes, read_bytes=pair.read_bytes)

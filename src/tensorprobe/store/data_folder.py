@@ -80,9 +80,7 @@ class DataFolder:
         Raises:
             UnsafeFileError: the name leads out of the folder.
         """
-        if self._is_plain is None:
-            self._is_plain = not _has_link_below(self.root, self._below.split("/")[:-1])
-        if self._is_plain and _FILE_NAME.fullmatch(data_name):
+        if self._is_in_folder(data_name):
             path = f"{self._folder}/{data_name}"
             try:
                 if not stat.S_ISLNK(os.lstat(path).st_mode):
@@ -99,8 +97,18 @@ class DataFolder:
             OSError: there is no such file.
             ValueError: no file can have such a name.
         """
-        status = os.stat(self.path_of(data_name))
+        if self._is_in_folder(data_name):
+            status = os.lstat(f"{self._folder}/{data_name}")
+            if not stat.S_ISLNK(status.st_mode):
+                return status.st_dev, status.st_ino
+        status = os.stat(self._inside(data_name))
         return status.st_dev, status.st_ino
+
+    def _is_in_folder(self, data_name: str) -> bool:
+        """Whether a name is that of a file in the folder itself, which no link leads to."""
+        if self._is_plain is None:
+            self._is_plain = not _has_link_below(self.root, self._below.split("/")[:-1])
+        return self._is_plain and _FILE_NAME.fullmatch(data_name) is not None
 
     def _inside(self, data_name: str) -> Path:
         return inside(self.root, self._below + data_name if data_name[:1] != "/" else data_name)
