@@ -43,7 +43,7 @@ class Judge:
         is_thorough: whether everything is looked at and replayed, however long that takes.
     """
 
-    def __init__(self, *paths: str, is_thorough: bool) -> None:
+    def __init__(self, *paths: str, is_thorough: bool = False) -> None:
         self._paths = paths
         self._is_thorough = is_thorough
 
