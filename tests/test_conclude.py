@@ -88,7 +88,7 @@ def test_a_large_comparison_looks_from_the_first_difference_on(
     assert compare(pair, tmp_path) == 0
     text = capsys.readouterr().out
     assert text.startswith("culprit     Functional.gelu.2500.forward.output.0\n")
-    assert f"calls were not looked at: tensorprobe blame {pair[0]} {pair[1]}\n" in text
+    assert f"more        tensorprobe blame {pair[0]} {pair[1]}\n" in text
 
 
 def test_it_looks_further_while_all_is_noise(

@@ -52,7 +52,7 @@ class Judge:
 
         Args:
             parts: all ranks and steps that were compared.
-            seconds: how long that took.
+            seconds: how long that took, in seconds of computing.
         """
         if all(part.first_unlike is None for part in parts):
             return Answer(("verdict     both runs agree in everything that was recorded",))
@@ -60,11 +60,11 @@ class Judge:
         from tensorprobe.blame.run import investigate_parts
 
         efforts = iter([None]) if self._is_thorough else _efforts(parts, seconds)
-        started = time.monotonic()
+        started = time.process_time()
         try:
             for effort in efforts:
                 found = investigate_parts(parts, effort=effort)
-                is_late = time.monotonic() - started > seconds / _MORE_CALLS
+                is_late = time.process_time() - started > seconds / _MORE_CALLS
                 if found.conclusion.verdict != "noise" or not found.conclusion.left_out or is_late:
                     break
         except TensorprobeError:
@@ -101,19 +101,20 @@ class Judge:
         """Say how to learn more than there was time for."""
         if self._is_thorough:
             return []
-        why = ""
-        if conclusion.left_out:
-            total = conclusion.left_out + conclusion.calls
-            why = f"{conclusion.left_out} of {total} calls were not looked at: "
-        elif conclusion.is_cut_short:
-            why = "not all was replayed that may be at fault: "
         first = conclusion.first
         if first is None:
             is_proved = conclusion.verdict != "noise" or conclusion.replayed > 0
         else:
-            is_proved = first.confidence == "certain"
-        if is_proved and not why:
+            is_proved = first.confidence == "certain" or first.basis == "replay"
+        if first is None and conclusion.left_out:
+            total = conclusion.left_out + conclusion.calls
+            why = f"{conclusion.left_out} of {total} calls were not looked at: "
+        elif conclusion.is_cut_short and not (first and is_proved):
+            why = "not all was replayed that may be at fault: "
+        elif is_proved:
             return []
+        else:
+            why = ""
         command = ("tensorprobe", "blame", *self._paths)
         if len(self._paths) == 1:
             command = ("tensorprobe", "compare", *self._paths, "--blame")
@@ -124,10 +125,9 @@ def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
     """Yield how much may be done, and how much more while nothing is found."""
     from tensorprobe.blame.effort import Effort
 
-    until = time.monotonic() + max(_LEAST_SECONDS, seconds)
     steps = {part.candidate.info.step for part in parts}
     ranks = max(1, len(parts) // max(1, len(steps)))
     calls = max(_LEAST_CALLS, int(_FIRST_LOOK * seconds / _CALL_SECONDS) // ranks)
     while True:
-        yield Effort(calls, until, settles_doubts=True)
+        yield Effort(calls, max(_LEAST_SECONDS, seconds) / ranks, settles_doubts=True)
         calls *= _MORE_CALLS

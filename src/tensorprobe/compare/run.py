@@ -99,7 +99,7 @@ def compare(
 
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
-    started = time.monotonic()
+    started = time.process_time()
     candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
     pairs, problems = pair_parts(candidate, reference)
     problems = [*map(str, candidate.unopened), *map(str, reference.unopened), *problems]
@@ -133,7 +133,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
                 compared.append((node, comparison.evidence()))
         answer = None
         if options.ask_who is not None:
-            seconds = time.monotonic() - started
+            seconds = time.process_time() - started
             answer = options.ask_who([evidence for _, evidence in compared], seconds)
     extra = []
     if options.first_difference:
