@@ -102,23 +102,28 @@ class Judge:
         if self._is_thorough:
             return []
         first = conclusion.first
-        if first is None:
-            is_proved = conclusion.verdict != "noise" or conclusion.replayed > 0
-        else:
-            is_proved = first.confidence == "certain" or first.basis == "replay"
+        why = ""
         if first is None and conclusion.left_out:
             total = conclusion.left_out + conclusion.calls
             why = f"{conclusion.left_out} of {total} calls were not looked at: "
-        elif conclusion.is_cut_short and not (first and is_proved):
+        elif conclusion.is_cut_short and (first is None or first.confidence != "certain"):
             why = "not all was replayed that may be at fault: "
-        elif is_proved:
+        elif not _is_unproved(conclusion):
             return []
-        else:
-            why = ""
         command = ("tensorprobe", "blame", *self._paths)
         if len(self._paths) == 1:
             command = ("tensorprobe", "compare", *self._paths, "--blame")
         return [f"{'more':<12}{why}{shlex.join(command)}"]
+
+
+def _is_unproved(conclusion: Conclusion) -> bool:
+    """Whether replays can add something to an answer."""
+    first = conclusion.first
+    if conclusion.basis != "data":
+        return False
+    if first is None:
+        return conclusion.verdict == "noise" and not conclusion.replayed
+    return first.basis == "inputs" and first.cause.kind not in ("communication", "randomness")
 
 
 def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
