@@ -2,6 +2,7 @@
 
     python benchmarks/blame.py                          the pairs of ../shared/faultbench
     python benchmarks/blame.py FOLDER [--cases]         unpacked pairs, each with an expected.json
+    python benchmarks/blame.py --conclusion             what `tensorprobe compare` says first
 
 A pair is a folder with npu/ (the candidate), bench/ (the reference) and expected.json.
 """
@@ -14,10 +15,13 @@ import shutil
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.blame import blame
+from tensorprobe.compare import compare
+from tensorprobe.conclude import Judge
 
 SHARED = Path(__file__).parents[2] / "shared" / "faultbench"
 
@@ -28,6 +32,7 @@ def main() -> None:
     parser.add_argument("--cases", action="store_true", help="list every case that is not right")
     parser.add_argument("--only", default="", help="only cases whose name holds this")
     parser.add_argument("--mode", choices=("data", "statistics", "both"), default="both")
+    parser.add_argument("--conclusion", action="store_true", help="score what compare says first")
     arguments = parser.parse_args()
     if arguments.folder is None and not SHARED.is_dir():
         raise SystemExit(f"{SHARED} is not here; make pairs with benchmarks/blame_pairs.py FOLDER")
@@ -39,7 +44,8 @@ def main() -> None:
               f"{'benign':>8}{'alarms':>8}{'seconds':>9}")  # fmt: skip
         for mode in ("data", "statistics"):
             if arguments.mode in (mode, "both"):
-                score(cases, mode, Path(scratch), list_cases=arguments.cases)
+                ask = ask_compare if arguments.conclusion else ask_blame
+                score(cases, mode, Path(scratch), ask, list_cases=arguments.cases)
 
 
 def unpack(archives: Path, folder: Path) -> Path:
@@ -50,7 +56,23 @@ def unpack(archives: Path, folder: Path) -> Path:
     return folder
 
 
-def score(cases: list[Path], mode: str, scratch: Path, *, list_cases: bool) -> None:
+def ask_blame(candidate: Path, reference: Path, scratch: Path) -> str | None:
+    return blame(candidate, reference).culprit
+
+
+def ask_compare(candidate: Path, reference: Path, scratch: Path) -> str | None:
+    answer = compare(candidate, reference, scratch / "o", ask_who=Judge("", "")).answer
+    return None if answer is None else answer.culprit
+
+
+def score(
+    cases: list[Path],
+    mode: str,
+    scratch: Path,
+    ask: Callable[[Path, Path, Path], str | None],
+    *,
+    list_cases: bool,
+) -> None:
     counts = {"right": 0, "wrong": 0, "missed": 0, "clean": 0, "alarm": 0}
     notes = []
     seconds = 0.0
@@ -61,14 +83,14 @@ def score(cases: list[Path], mode: str, scratch: Path, *, list_cases: bool) -> N
             candidate = reduce_to_statistics(candidate, scratch / "npu")
             reference = reduce_to_statistics(reference, scratch / "bench")
         start = time.perf_counter()
-        answer = blame(candidate, reference)
+        culprit = ask(candidate, reference, scratch)
         seconds += time.perf_counter() - start
-        outcome = judge(expected, answer.culprit)
+        outcome = judge(expected, culprit)
         if list_cases:
             print(f"  {outcome:<8}{case.name}", flush=True)
         counts[outcome] += 1
         if outcome not in ("right", "clean"):
-            notes.append(f"  {outcome:<8}{case.name}: said {answer.culprit}, "
+            notes.append(f"  {outcome:<8}{case.name}: said {culprit}, "
                          f"wanted {expected['culprits']}")  # fmt: skip
     faults = counts["right"] + counts["wrong"] + counts["missed"]
     print(f"{mode:<12}{faults:>8}{counts['right']:>8}{counts['wrong']:>8}{counts['missed']:>8}"

@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "conclude": {"blame", "compare", "errors"},
-    "demo": {"blame", "capture", "compare", "show"},
+    "demo": {"blame", "capture", "compare", "conclude", "show"},
     "cli": {"*"},
     "__main__": {"cli"},
     "__init__": {

@@ -43,7 +43,7 @@ class Judge:
         is_thorough: whether everything is looked at and replayed, however long that takes.
     """
 
-    def __init__(self, *paths: str, is_thorough: bool) -> None:
+    def __init__(self, *paths: str, is_thorough: bool = False) -> None:
         self._paths = paths
         self._is_thorough = is_thorough
 
@@ -52,7 +52,7 @@ class Judge:
 
         Args:
             parts: all ranks and steps that were compared.
-            seconds: how long that took.
+            seconds: how long that took, in seconds of computing.
         """
         if all(part.first_unlike is None for part in parts):
             return Answer(("verdict     both runs agree in everything that was recorded",))
@@ -60,11 +60,11 @@ class Judge:
         from tensorprobe.blame.run import investigate_parts
 
         efforts = iter([None]) if self._is_thorough else _efforts(parts, seconds)
-        started = time.monotonic()
+        started = time.process_time()
         try:
             for effort in efforts:
                 found = investigate_parts(parts, effort=effort)
-                is_late = time.monotonic() - started > seconds / _MORE_CALLS
+                is_late = time.process_time() - started > seconds / _MORE_CALLS
                 if found.conclusion.verdict != "noise" or not found.conclusion.left_out or is_late:
                     break
         except TensorprobeError:
@@ -101,18 +101,14 @@ class Judge:
         """Say how to learn more than there was time for."""
         if self._is_thorough:
             return []
+        first = conclusion.first
         why = ""
-        if conclusion.left_out:
+        if first is None and conclusion.left_out:
             total = conclusion.left_out + conclusion.calls
             why = f"{conclusion.left_out} of {total} calls were not looked at: "
-        elif conclusion.is_cut_short:
+        elif conclusion.is_cut_short and (first is None or first.confidence != "certain"):
             why = "not all was replayed that may be at fault: "
-        first = conclusion.first
-        if first is None:
-            is_proved = conclusion.verdict != "noise" or conclusion.replayed > 0
-        else:
-            is_proved = first.confidence == "certain"
-        if is_proved and not why:
+        elif not _is_unproved(conclusion):
             return []
         command = ("tensorprobe", "blame", *self._paths)
         if len(self._paths) == 1:
@@ -120,14 +116,23 @@ class Judge:
         return [f"{'more':<12}{why}{shlex.join(command)}"]
 
 
+def _is_unproved(conclusion: Conclusion) -> bool:
+    """Whether replays can add something to an answer."""
+    first = conclusion.first
+    if conclusion.basis != "data":
+        return False
+    if first is None:
+        return conclusion.verdict == "noise" and not conclusion.replayed
+    return first.basis == "inputs" and first.cause.kind not in ("communication", "randomness")
+
+
 def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
     """Yield how much may be done, and how much more while nothing is found."""
     from tensorprobe.blame.effort import Effort
 
-    until = time.monotonic() + max(_LEAST_SECONDS, seconds)
     steps = {part.candidate.info.step for part in parts}
     ranks = max(1, len(parts) // max(1, len(steps)))
     calls = max(_LEAST_CALLS, int(_FIRST_LOOK * seconds / _CALL_SECONDS) // ranks)
     while True:
-        yield Effort(calls, until, settles_doubts=True)
+        yield Effort(calls, max(_LEAST_SECONDS, seconds) / ranks, settles_doubts=True)
         calls *= _MORE_CALLS

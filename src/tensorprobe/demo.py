@@ -15,6 +15,7 @@ from torch.nn import functional
 from tensorprobe.blame.command import blame_dumps
 from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.compare.command import compare_dumps
+from tensorprobe.conclude import Judge
 from tensorprobe.show.command import show_dump
 
 __all__ = ["main"]
@@ -64,6 +65,7 @@ def main(folder: str) -> int:
         stack=None,
         formats=["xlsx", "csv"],
         jobs=0,
+        ask_who=Judge(str(candidate), str(reference)),
     )
     _say(f"\n$ tensorprobe show {candidate} {_CALL}")
     return code or show_dump(str(candidate), _CALL)

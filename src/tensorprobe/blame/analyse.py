@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -283,10 +284,11 @@ class _Replays:
         from tensorprobe.blame.replay import threads_for
         from tensorprobe.blame.split import split_call
 
+        end = self._effort.end_of_replays()
         for pair in plan.calls:
             if pair.position > last:
                 continue
-            if self._effort.is_over():
+            if time.process_time() > end:
                 self.is_cut_short = True
                 break
             try:

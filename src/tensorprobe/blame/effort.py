@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -14,15 +15,16 @@ class Effort:
 
     Attributes:
         calls: how many calls of a rank are looked at, from the first that differs on; None: all.
-        until: when replays end, on the clock of `time.monotonic`; None: they do not.
+        seconds: how long calls of a rank are replayed, in seconds of computing, so that an answer
+            does not depend on what else the machine does; None: until all is done.
         settles_doubts: whether only those calls are replayed whose distances leave a doubt, so
             that most answers need no replay.
     """
 
     calls: int | None = None
-    until: float | None = None
+    seconds: float | None = None
     settles_doubts: bool = False
 
-    def is_over(self) -> bool:
-        """Whether the time for replays has run out."""
-        return self.until is not None and time.monotonic() > self.until
+    def end_of_replays(self) -> float:
+        """Return when replays that begin now end, on the clock of `time.process_time`."""
+        return math.inf if self.seconds is None else time.process_time() + self.seconds

@@ -348,5 +348,6 @@ def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
         )
     unreplayed = sum(len(analysis.unreplayed) for analysis in analyses)
     if basis == "data" and unreplayed:
-        notes.append(f"{unreplayed} calls cannot be replayed and were judged by their distances")
+        calls = "1 call" if unreplayed == 1 else f"{unreplayed} calls"
+        notes.append(f"judged by distances, as they cannot be replayed: {calls}")
     return notes

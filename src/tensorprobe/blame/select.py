@@ -26,8 +26,6 @@ _PART = 0.25
 # about more calls than these are not settled in a moment.
 _BEYOND_DOUBT = 20.0
 _DOUBTS = 12
-# Up to this much, half a second, all of a dump is replayed whether or not there are doubts.
-_SMALL = 4e6
 # The fixed cost of rebuilding and calling, in the same unit.
 _CALL = 1e4
 
@@ -88,22 +86,22 @@ def plan_doubts(
 ) -> ReplayPlan:
     """Return only those calls to replay that may be the culprit but leave a doubt.
 
-    Nothing behind the first call beyond doubt matters. Of a small dump everything is replayed, as
-    that is quick; and of one of middling size, if nothing stands out. The arguments are those of
-    `plan_replays`.
+    Nothing behind the first call beyond doubt matters. Where there is none, everything is replayed
+    if that can be afforded: what does not stand out may be at fault all the same. The arguments are
+    those of `plan_replays`.
     """
     whole = plan_replays(pairs, agreements, unexplained, settled)
-    is_open = not unexplained and settled is None and not whole.is_partial
-    if is_open or sum(whole.costs.values()) <= _SMALL:
-        return whole
     last = len(pairs) if settled is None else settled
     doubts = []
-    for pair in pairs:
+    for pair in pairs[:last]:
         found = unexplained.get(pair.name)
-        if pair.position >= last or (found is not None and found.times >= _BEYOND_DOUBT):
+        if found is not None and found.times >= _BEYOND_DOUBT:
+            last = pair.position
             break
         if found is not None and _has_data(agreements[pair.name]):
             doubts.append(pair)
+    if last == len(pairs) and not whole.is_partial:
+        return whole
     return ReplayPlan(tuple(_affordable(doubts[:_DOUBTS], whole.costs)), True, whole.costs)
 
 

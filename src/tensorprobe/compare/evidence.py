@@ -50,7 +50,7 @@ class Answer:
 
 
 AskWho: TypeAlias = Callable[[Sequence[PartEvidence], float], Answer]
-"""Given all ranks and how many seconds their comparison took, says who is at fault."""
+"""Given all ranks and how many seconds of computing they took, says who is at fault."""
 
 
 def is_unlike(call: MatchedCall, distances: Mapping[tuple[str, str], DataDistance]) -> bool:

@@ -102,7 +102,7 @@ def compare(
 
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
-    started = time.monotonic()
+    started = time.process_time()
     candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
     for dump in (candidate, reference):
         if dump.notice is not None:
@@ -146,7 +146,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
                 compared.append((node, comparison.evidence()))
         answer = None
         if options.ask_who is not None:
-            seconds = time.monotonic() - started
+            seconds = time.process_time() - started
             answer = options.ask_who([evidence for _, evidence in compared], seconds)
     extra = []
     if options.first_difference:
