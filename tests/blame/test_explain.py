@@ -115,3 +115,31 @@ def test_statistics_that_became_nan_are_told(tmp_path: Path) -> None:
     answer = blame(write(tmp_path / "candidate", calls), reference)
     assert answer.first is not None
     assert answer.first.cause.kind == "non-finite"
+
+
+def averaged(mean: float, *, count: int = 4096) -> TensorValue:
+    shape = (count // 16, 16)
+    return TensorValue("torch.bfloat16", shape, 2.5, -2.5, mean, 48.0, requires_grad=True)
+
+
+def test_a_mean_holds_still_where_single_elements_are_rounded(tmp_path: Path) -> None:
+    """Of 4096 elements a mean moves by a sixty-fourth of what rounding does to one of them."""
+    given = averaged(0.25)
+    name = "Tensor.__add__.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, averaged(0.015625))])
+    rounded = write(tmp_path / "rounded", [(name, given, averaged(0.01574))])
+    moved = write(tmp_path / "moved", [(name, given, averaged(0.0175))])
+    assert blame(rounded, reference).culprit is None
+    answer = blame(moved, reference)
+    assert answer.culprit == name
+    # Its largest element would have to be off by twenty times as much.
+    assert answer.first is not None and answer.first.output is not None
+    assert answer.first.output < 2.0**-10
+
+
+def test_a_mean_of_few_elements_may_move(tmp_path: Path) -> None:
+    given = averaged(0.25, count=16)
+    name = "Tensor.__add__.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, averaged(0.015625, count=16))])
+    moved = write(tmp_path / "moved", [(name, given, averaged(0.0175, count=16))])
+    assert blame(moved, reference).culprit is None

@@ -138,7 +138,8 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
         )
     if made.spikes and made.spikes <= max(3, _FEW * split.count) and made.spikes < split.count / 4:
         return Cause("corruption", _describe_spikes(split, made), _REPLAY_ADVICE)
-    if made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1:
+    mostly = made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1
+    if mostly or suspect.measure == "factor":
         return Cause(
             "scale",
             f"the result is {1 + made.scale:.8g} times what it should be, and little else is wrong",
@@ -182,6 +183,12 @@ def _read_precision(split: OutputSplit, made: MadeHere) -> str | None:
         return (
             f"it cuts results off instead of rounding them: they are too small by "
             f"{-made.bias:.2f} of half a unit in the last place on average"
+        )
+    if made.bits and made.bits != split.reference.bits and made.relative < 2.0 ** (1 - made.bits):
+        name = "bfloat16" if made.bits == 8 else "float16 or TF32"
+        return (
+            f"all its values have {made.bits} significant bits, as those of {name}, and its type "
+            "has 24: it was rounded on the way"
         )
     for roundoff, level in zip(split.roundoffs[1:], made.levels[1:], strict=False):
         if level <= 2:

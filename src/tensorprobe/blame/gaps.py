@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.agreement import CallAgreement, significant_bits, statistics_key
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    is_float,
+    significant_bits,
+    statistics_key,
+)
 from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
@@ -79,7 +84,6 @@ def find_gap_suspect(
 
 
 def _roundoff(value: TensorValue) -> float:
-
     return 2.0 ** -significant_bits(value.dtype)
 
 
@@ -92,7 +96,7 @@ def _check(
         return None
     theirs = _sum_of_gradients(pair.reference, uses, reference)
     wanted = _arrived(pair.reference, reference)
-    floor = _FIT * _unit(wanted)
+    floor = _FIT * _shortest_roundoff(pair.reference, uses, reference)
     other = _relative(wanted, theirs)
     if other > floor:
         return None
@@ -144,8 +148,16 @@ def _argument_size(forward: CallRecord, use: Use) -> int:
     return -1
 
 
-def _unit(tensor: torch.Tensor) -> float:
-    return float(torch.finfo(tensor.dtype).eps) / 2
+def _shortest_roundoff(backward: CallRecord, uses: Sequence[Use], side: Side) -> float:
+    """Return the largest unit roundoff that the gradients may have passed through.
+
+    Under autocast a gradient of float32 is a sum of some that were cast from 16 bits.
+    """
+    calls = [backward, *(side.calls[_backward_of(use.call)] for use in uses)]
+    values = [
+        v for call in calls for v in (*flat_tensors(call.inputs), *flat_tensors(call.outputs))
+    ]
+    return max(_roundoff(value) for value in values if value is not None and is_float(value))
 
 
 def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:

@@ -10,6 +10,7 @@ from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
 
 __all__ = [
+    "CONVOLUTIONS",
     "EXACT",
     "LOSSES",
     "MATRIX",
@@ -17,6 +18,7 @@ __all__ = [
     "RANDOM",
     "ROUNDED_ONCE",
     "WITH_PLACES",
+    "is_compound",
     "operation_of",
 ]
 
@@ -64,9 +66,10 @@ MATRIX = _set_of(
 )
 """Operations made of matrix products: devices may run them on operands of fewer bits."""
 
+# A transposed convolution adds overlapping windows after its product, in its own type.
 _FUSED_MATRIX = _set_of(
     "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu "
-    "lstm_cell gru_cell"
+    "lstm_cell gru_cell conv_transpose1d conv_transpose2d conv_transpose3d"
 )
 
 WITH_PLACES = _set_of(
@@ -93,6 +96,9 @@ RANDOM = _set_of(
 )
 """Operations that draw random numbers; the state they draw from is not recorded."""
 
+CONVOLUTIONS = _set_of("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
+"""Products whose gradients, too, may be added up window by window."""
+
 LOSSES = _set_of(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits kl_div ctc_loss"
@@ -100,23 +106,63 @@ LOSSES = _set_of(
 """Operations that compare with a target, which is data."""
 
 
-_MATRIX_MODULES = {
+_MODULES = {
     "Linear": "linear",
     "Conv1d": "conv1d",
     "Conv2d": "conv2d",
     "Conv3d": "conv3d",
     "ConvTranspose1d": "conv_transpose1d",
     "ConvTranspose2d": "conv_transpose2d",
+    "ConvTranspose3d": "conv_transpose3d",
     "LSTM": "lstm",
     "GRU": "gru",
     "MultiheadAttention": "multi_head_attention_forward",
+    "Embedding": "embedding",
+    "LayerNorm": "layer_norm",
+    "GroupNorm": "group_norm",
+    "BatchNorm1d": "batch_norm",
+    "BatchNorm2d": "batch_norm",
+    "BatchNorm3d": "batch_norm",
+    "ReLU": "relu",
+    "ReLU6": "relu6",
+    "LeakyReLU": "leaky_relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "MaxPool1d": "max_pool1d",
+    "MaxPool2d": "max_pool2d",
+    "MaxPool3d": "max_pool3d",
+    "Flatten": "flatten",
+    "Dropout": "dropout",
 }
+# Modules of torch's that are more than one step.
+_MANY_STEPS = frozenset(("LSTM", "GRU", "MultiheadAttention"))
+
+
+def is_compound(name: str) -> bool:
+    """Whether a call is a module that may be many steps, rather than one operation.
+
+    >>> is_compound("Module.block.Block.forward.0"), is_compound("Module.fc.Linear.forward.0")
+    (True, False)
+    """
+    if not name.startswith("Module."):
+        return False
+    try:
+        call = parse_call(name)
+    except NameFormatError:
+        return True
+    if not isinstance(call, (ModuleCall, ParameterGradients)):
+        return True
+    return call.class_name not in _MODULES or call.class_name in _MANY_STEPS
 
 
 def operation_of(name: str) -> str:
     """Return what a call's name says it does: the API's name, or the module's class.
 
-    Modules that are one product of matrices go by its name.
+    Modules that are one operation go by its name.
 
     >>> operation_of("Functional.linear.0.forward"), operation_of("Module.fc.Linear.backward.0")
     ('linear', 'linear')
@@ -129,5 +175,5 @@ def operation_of(name: str) -> str:
         # An operator's overload is part of its name: add.Tensor is an add.
         return call.api_name.partition(".")[0] if call.api_type == "Aten" else call.api_name
     if isinstance(call, (ModuleCall, ParameterGradients)):
-        return _MATRIX_MODULES.get(call.class_name, call.class_name)
+        return _MODULES.get(call.class_name, call.class_name)
     return name

@@ -1,0 +1,524 @@
+"""Small models for `blame_pairs.py`: each makes a module and a function that computes its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["MODELS", "Built"]
+
+Built = tuple[nn.Module, Callable[[], Tensor]]
+
+
+def text(module: nn.Module, **more: Tensor) -> Callable[[], Tensor]:
+    ids = torch.randint(0, 60, (3, 11))
+    return lambda: module(input_ids=ids, **more).last_hidden_state.float().pow(2).mean()
+
+
+def bert(dtype: torch.dtype) -> Built:
+    library: Any = import_module("transformers")
+
+    model = library.BertModel(
+        library.BertConfig(
+            vocab_size=60, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+            attn_implementation="eager",
+        ),
+        add_pooling_layer=False,
+    ).to(dtype)  # fmt: skip
+    return model, text(model)
+
+
+def t5(dtype: torch.dtype) -> Built:
+    library: Any = import_module("transformers")
+
+    model = library.T5Model(
+        library.T5Config(vocab_size=60, d_model=24, d_kv=8, d_ff=40, num_layers=2, num_heads=3,
+                 dropout_rate=0.0)
+    ).to(dtype)  # fmt: skip
+    return model, text(model, decoder_input_ids=torch.randint(0, 60, (3, 7)))
+
+
+def vit(dtype: torch.dtype) -> Built:
+    library: Any = import_module("transformers")
+
+    model = library.ViTModel(
+        library.ViTConfig(
+            hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,
+            image_size=16, patch_size=4, attn_implementation="eager",
+        ),
+        add_pooling_layer=False,
+    ).to(dtype)  # fmt: skip
+    pixels = torch.randn(3, 3, 16, 16).to(dtype)
+    return model, lambda: model(pixel_values=pixels).last_hidden_state.float().pow(2).mean()
+
+
+class Recurrent(nn.Module):
+    """An LSTM that classifies texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(40, 16)
+        self.lstm = nn.LSTM(16, 20, batch_first=True)
+        self.head = nn.Linear(20, 5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logarithm of the chance of each class."""
+        states, _ = self.lstm(self.embedding(ids))
+        chances: Tensor = functional.log_softmax(self.head(states[:, -1]), -1)
+        return chances
+
+
+def lstm(dtype: torch.dtype) -> Built:
+    model = Recurrent().to(dtype)
+    ids, targets = torch.randint(0, 40, (6, 9)), torch.randint(0, 5, (6,))
+    return model, lambda: functional.nll_loss(model(ids).float(), targets)
+
+
+class Images(nn.Module):
+    """Convolutions down and up, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 12, 3, padding=1), nn.Conv2d(12, 16, 3, padding=1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(12), nn.BatchNorm2d(16)])
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+        self.middle, self.head = nn.Linear(8 * 64, 30), nn.Linear(30, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return four numbers for each image."""
+        x = functional.max_pool2d(functional.relu(self.norms[0](self.first(images))), 2)
+        x = functional.leaky_relu(self.norms[1](self.second(x)))
+        x = functional.avg_pool2d(torch.sigmoid(self.up(x)), 2)
+        result: Tensor = self.head(torch.tanh(self.middle(x.flatten(1))))
+        return result
+
+
+def images(dtype: torch.dtype) -> Built:
+    model = Images().to(dtype)
+    given, wanted = torch.randn(4, 3, 16, 16).to(dtype), torch.randn(4, 4)
+    return model, lambda: functional.smooth_l1_loss(model(given).float(), wanted)
+
+
+# --- the second set ------------------------------------------------------------------------------
+
+
+class Mobile(nn.Module):
+    """Depthwise convolutions with batch norms, squeeze and excitation, hard swishes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 12, 3, 2, 1, bias=False), nn.BatchNorm2d(12)
+        self.deep, self.norm2 = nn.Conv2d(12, 12, 3, 1, 1, groups=12), nn.BatchNorm2d(12)
+        self.squeeze, self.excite = nn.Conv2d(12, 4, 1), nn.Conv2d(4, 12, 1)
+        self.point, self.norm3 = nn.Conv2d(12, 20, 1), nn.BatchNorm2d(20)
+        self.head = nn.Linear(20, 6)
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = functional.hardswish(self.norm(self.stem(images)))
+        y = functional.relu6(self.norm2(self.deep(x)))
+        gate = functional.adaptive_avg_pool2d(y, 1)
+        gate = functional.hardsigmoid(self.excite(functional.relu(self.squeeze(gate))))
+        x = self.norm3(self.point(x + y * gate))
+        x = functional.max_pool2d(x, 3, 2, 1).mean((2, 3))
+        return functional.cross_entropy(self.head(x), targets, label_smoothing=0.1)
+
+
+def mobile(dtype: torch.dtype) -> Built:
+    model = Mobile().to(dtype)
+    batch = torch.randn(4, 3, 16, 16).to(dtype), torch.randint(0, 6, (4,))
+    return model, lambda: model(*batch)
+
+
+class Wave(nn.Module):
+    """Gated dilated convolutions over sound."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Conv1d(2, 12, 5, padding=2)
+        self.gates = nn.ModuleList(nn.Conv1d(12, 24, 3, dilation=d, padding=d) for d in (1, 2, 4))
+        self.back = nn.ModuleList(nn.Conv1d(12, 12, 1) for _ in range(3))
+        self.down, self.up = nn.Conv1d(12, 16, 4, 2, 1), nn.ConvTranspose1d(16, 12, 4, 2, 1)
+        self.slope = nn.PReLU(12)
+        self.end = nn.Conv1d(12, 2, 1)
+
+    def forward(self, sound: Tensor, wanted: Tensor) -> Tensor:
+        """Return the loss."""
+        x = functional.pad(sound, (2, 2), mode="reflect")[..., 2:-2]
+        x = self.start(x)
+        skip = torch.zeros_like(x)
+        for gate, back in zip(self.gates, self.back, strict=True):
+            left, right = gate(x).chunk(2, 1)
+            y = torch.tanh(left) * torch.sigmoid(right)
+            skip = skip + y
+            x = x + back(y)
+        y = self.up(functional.elu(self.down(skip)))
+        y = self.end(self.slope(y + x))
+        return functional.l1_loss(y, wanted) + 0.1 * functional.huber_loss(y, wanted)
+
+
+def wave(dtype: torch.dtype) -> Built:
+    model = Wave().to(dtype)
+    batch = torch.randn(3, 2, 32).to(dtype), torch.randn(3, 2, 32).to(dtype)
+    return model, lambda: model(*batch)
+
+
+class Tagger(nn.Module):
+    """A bidirectional LSTM of two layers, attention over time, and a cell of a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16, padding_idx=0)
+        self.lstm = nn.LSTM(16, 12, num_layers=2, bidirectional=True, batch_first=True)
+        self.cell = nn.GRUCell(24, 16)
+        self.score, self.head = nn.Linear(24, 1), nn.Linear(40, 7)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        states, _ = self.lstm(self.embedding(ids))
+        mask = ids == 0
+        weights = self.score(torch.tanh(states)).squeeze(-1).masked_fill(mask, -1e4)
+        pooled = (weights.softmax(-1).unsqueeze(-1) * states).sum(1)
+        hidden = pooled.new_zeros(len(ids), 16)
+        for step in range(3):
+            hidden = self.cell(states[:, step], hidden)
+        scores = self.head(torch.cat([pooled, hidden], -1))
+        return functional.nll_loss(functional.log_softmax(scores, -1), targets)
+
+
+def tagger(dtype: torch.dtype) -> Built:
+    model = Tagger().to(dtype)
+    ids = torch.randint(1, 50, (5, 9))
+    ids[2, 6:] = 0
+    targets = torch.randint(0, 7, (5,))
+    return model, lambda: model(ids, targets)
+
+
+class Translator(nn.Module):
+    """torch's own transformer: encoder and decoder with masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 24), nn.Embedding(16, 24)
+        self.body = nn.Transformer(
+            24, 3, 1, 2, 40, dropout=0.0, batch_first=True, activation="gelu"
+        )
+        self.head = nn.Linear(24, 50)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        causal = torch.triu(torch.ones(target.shape[1], target.shape[1], dtype=torch.bool), 1)
+        x = self.tokens(source) * math.sqrt(24) + self.places(torch.arange(source.shape[1]))
+        y = self.tokens(target) * math.sqrt(24) + self.places(torch.arange(target.shape[1]))
+        states = self.body(x, y, tgt_mask=causal)
+        logits = self.head(states[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+
+
+def translator(dtype: torch.dtype) -> Built:
+    model = Translator().to(dtype)
+    source, target = torch.randint(0, 50, (2, 9)), torch.randint(0, 50, (2, 7))
+    return model, lambda: model(source, target)
+
+
+class Windows(nn.Module):
+    """Windowed attention over patches with a table of relative places, as Swin has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 24, 4, 4)
+        self.table = nn.Parameter(0.1 * torch.randn(49, 3))
+        rows = torch.arange(4)
+        grid = torch.stack(torch.meshgrid(rows, rows, indexing="ij")).flatten(1)
+        offset = grid[:, :, None] - grid[:, None, :] + 3
+        self.register_buffer("index", offset[0] * 7 + offset[1])
+        self.norms = nn.ModuleList(nn.LayerNorm(24) for _ in range(4))
+        self.qkv = nn.ModuleList(nn.Linear(24, 72) for _ in range(2))
+        self.out = nn.ModuleList(nn.Linear(24, 24) for _ in range(2))
+        self.up = nn.ModuleList(nn.Linear(24, 48) for _ in range(2))
+        self.down = nn.ModuleList(nn.Linear(48, 24) for _ in range(2))
+        self.head = nn.Linear(24, 5)
+
+    def attend(self, x: Tensor, layer: int) -> Tensor:
+        """Return what one layer attends to."""
+        n, size, _ = x.shape
+        q, k, v = self.qkv[layer](x).reshape(n, size, 3, 3, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = (q * 8**-0.5) @ k.transpose(-2, -1)
+        bias = self.table[self.index.view(-1)].view(16, 16, 3).permute(2, 0, 1)  # type: ignore
+        scores = functional.softmax(scores + bias.unsqueeze(0), -1)
+        result: Tensor = self.out[layer]((scores @ v).transpose(1, 2).reshape(n, size, 24))
+        return result
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.patch(images).permute(0, 2, 3, 1)
+        for layer in range(2):
+            shift = 2 * layer
+            y = torch.roll(self.norms[2 * layer](x), (-shift, -shift), (1, 2))
+            n, h, w, c = y.shape
+            y = y.view(n, h // 4, 4, w // 4, 4, c).transpose(2, 3).reshape(-1, 16, c)
+            y = self.attend(y, layer).view(n, h // 4, w // 4, 4, 4, c).transpose(2, 3)
+            x = x + torch.roll(y.reshape(n, h, w, c), (shift, shift), (1, 2))
+            y = functional.gelu(self.up[layer](self.norms[2 * layer + 1](x)))
+            x = x + self.down[layer](y)
+        return functional.cross_entropy(self.head(x.mean((1, 2))), targets)
+
+
+def windows(dtype: torch.dtype) -> Built:
+    model = Windows().to(dtype)
+    batch = torch.randn(2, 3, 32, 32).to(dtype), torch.randint(0, 5, (2,))
+    return model, lambda: model(*batch)
+
+
+class Denoiser(nn.Module):
+    """A block of a diffusion model: time embedding, group norms, attention, up and down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(3, 16, 3, padding=1)
+        self.time = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 32))
+        self.norms = nn.ModuleList(nn.GroupNorm(4, 16) for _ in range(5))
+        self.convs = nn.ModuleList(nn.Conv2d(16, 16, 3, padding=1) for _ in range(3))
+        self.qkv, self.out = nn.Conv2d(16, 48, 1), nn.Conv2d(16, 16, 1)
+        self.shrink = nn.Conv2d(16, 16, 3, 2, 1)
+        self.leave = nn.Conv2d(32, 3, 3, padding=1)
+
+    def forward(self, images: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
+        """Return the loss."""
+        rates = torch.exp(-math.log(1e4) * torch.arange(8) / 8).to(images.dtype)
+        angles = steps[:, None].to(images.dtype) * rates[None]
+        shift, size = self.time(torch.cat([angles.sin(), angles.cos()], 1)).chunk(2, 1)
+        alpha = torch.cos(steps.to(images.dtype) / 100 * math.pi / 2)[:, None, None, None]
+        start = self.enter(alpha * images + torch.sqrt(1 - alpha**2) * noise)
+        x = self.convs[0](functional.silu(self.norms[0](start)))
+        x = self.norms[1](x) * (1 + size[..., None, None]) + shift[..., None, None]
+        x = start + self.convs[1](functional.silu(x))
+        y = self.shrink(x)
+        n, c, h, w = y.shape
+        q, k, v = self.qkv(self.norms[2](y)).reshape(n, 3, 2, c // 2, h * w).unbind(1)
+        mixed = functional.scaled_dot_product_attention(q.mT, k.mT, v.mT)
+        y = y + self.out(mixed.mT.reshape(n, c, h, w))
+        y = y + self.convs[2](functional.silu(self.norms[3](y)))
+        y = functional.interpolate(y, scale_factor=2.0, mode="nearest")
+        x = torch.cat([self.norms[4](y), x], 1)
+        return functional.mse_loss(self.leave(functional.silu(x)), noise)
+
+
+def denoiser(dtype: torch.dtype) -> Built:
+    model = Denoiser().to(dtype)
+    batch = torch.randn(2, 3, 8, 8).to(dtype), torch.randn(2, 3, 8, 8).to(dtype)
+    steps = torch.tensor([13, 71])
+    return model, lambda: model(*batch, steps)
+
+
+class GraphAttention(nn.Module):
+    """Two layers of graph attention: softmax over the edges of each node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(10, 16)
+        self.turn = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(2))
+        self.source = nn.ParameterList(0.3 * torch.randn(16) for _ in range(2))
+        self.target = nn.ParameterList(0.3 * torch.randn(16) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 1)
+
+    def forward(self, nodes: Tensor, edges: Tensor, wanted: Tensor) -> Tensor:
+        """Return the loss."""
+        x = functional.elu(self.enter(nodes))
+        begin, end = edges
+        for turn, source, target in zip(self.turn, self.source, self.target, strict=True):
+            h = turn(x)
+            score = (h * source).sum(-1)[begin] + (h * target).sum(-1)[end]
+            score = functional.leaky_relu(score, 0.2)
+            top = torch.full((len(x),), -1e9, dtype=x.dtype)
+            top = top.scatter_reduce(0, end, score.detach(), "amax")
+            weight = torch.exp(score - top[end])
+            total = torch.zeros(len(x), dtype=x.dtype).index_add(0, end, weight)
+            share = weight / (total.index_select(0, end) + 1e-9)
+            x = x + torch.zeros_like(h).index_add(0, end, h[begin] * share.unsqueeze(-1))
+        pooled = self.head(self.norm(x)).squeeze(-1)
+        return functional.binary_cross_entropy_with_logits(pooled, wanted)
+
+
+def gat(dtype: torch.dtype) -> Built:
+    model = GraphAttention().to(dtype)
+    nodes, edges = torch.randn(20, 10).to(dtype), torch.randint(0, 20, (2, 60))
+    wanted = torch.randint(0, 2, (20,)).to(dtype)
+    return model, lambda: model(nodes, edges, wanted)
+
+
+class Clicks(nn.Module):
+    """Bags of embeddings, their products, and two towers, as DLRM has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(
+            nn.EmbeddingBag(30, 12, mode=mode) for mode in ("sum", "mean", "sum")
+        )
+        self.bottom = nn.Sequential(nn.Linear(8, 20), nn.ReLU(), nn.Linear(20, 12), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(18, 24), nn.ReLU(), nn.Linear(24, 1))
+
+    def forward(self, dense: Tensor, ids: Tensor, offsets: Tensor, wanted: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.bottom(dense)
+        vectors = torch.stack([x, *(bag(ids, offsets) for bag in self.bags)], 1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        rows, columns = torch.tril_indices(4, 4, -1)
+        y = torch.cat([x, products[:, rows, columns]], 1)
+        chance = torch.sigmoid(self.top(y)).squeeze(1)
+        return functional.binary_cross_entropy(chance, wanted)
+
+
+def clicks(dtype: torch.dtype) -> Built:
+    model = Clicks().to(dtype)
+    dense, ids = torch.randn(6, 8).to(dtype), torch.randint(0, 30, (20,))
+    offsets = torch.tensor([0, 3, 5, 9, 14, 18])
+    wanted = torch.randint(0, 2, (6,)).to(dtype)
+    return model, lambda: model(dense, ids, offsets, wanted)
+
+
+class Scan(nn.Module):
+    """A selective state space: cumulative sums, softplus, einsum, RMS norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(40, 16)
+        self.norm = nn.RMSNorm(16)
+        self.enter, self.mix = nn.Linear(16, 48), nn.Conv1d(24, 24, 3, padding=2, groups=24)
+        self.select = nn.Linear(24, 24 + 8)
+        self.decay = nn.Parameter(torch.log(1 + torch.arange(4.0)).repeat(24, 1))
+        self.leave, self.head = nn.Linear(24, 16), nn.Linear(16, 40)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.embedding(ids)
+        u, gate = self.enter(self.norm(x)).chunk(2, -1)
+        u = functional.silu(self.mix(u.transpose(1, 2))[..., : ids.shape[1]].transpose(1, 2))
+        delta, b, c = self.select(u).split([24, 4, 4], -1)
+        delta = functional.softplus(delta)
+        fade = torch.cumsum(torch.einsum("btd,ds->btds", delta, -torch.exp(self.decay)), 1)
+        fed = torch.einsum("btd,bts,btd->btds", delta, b, u)
+        state = torch.cumsum(fed * torch.exp(-fade.clamp(min=-8)), 1) * torch.exp(
+            fade.clamp(min=-8)
+        )
+        y = torch.einsum("btds,bts->btd", state, c) * functional.silu(gate)
+        x = x + self.leave(y)
+        return functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+
+
+def scan(dtype: torch.dtype) -> Built:
+    model = Scan().to(dtype)
+    ids, targets = torch.randint(0, 40, (2, 10)), torch.randint(0, 40, (2, 10))
+    return model, lambda: model(ids, targets)
+
+
+class Points(nn.Module):
+    """Shared layers over points, the largest of each feature, distances and a triplet loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm1 = nn.Conv1d(3, 16, 1), nn.BatchNorm1d(16)
+        self.second, self.norm2 = nn.Conv1d(16, 24, 1), nn.BatchNorm1d(24)
+        self.head = nn.Linear(24, 12)
+
+    def embed(self, points: Tensor) -> Tensor:
+        """Return a unit vector for each cloud."""
+        x = functional.relu(self.norm1(self.first(points)))
+        x = functional.mish(self.norm2(self.second(x)))
+        x = torch.max(x, 2)[0] + torch.logsumexp(x, 2) / 8
+        return functional.normalize(self.head(x), dim=1)
+
+    def forward(self, anchor: Tensor, same: Tensor, other: Tensor) -> Tensor:
+        """Return the loss."""
+        a, b, c = self.embed(anchor), self.embed(same), self.embed(other)
+        spread = torch.cdist(a, c).clamp(max=1.5).mean()
+        alike = functional.cosine_similarity(a, b).mean()
+        return functional.triplet_margin_loss(a, b, c) + 0.1 * spread - 0.1 * alike
+
+
+def points(dtype: torch.dtype) -> Built:
+    model = Points().to(dtype)
+    batch = [torch.randn(4, 3, 14).to(dtype) for _ in range(3)]
+    return model, lambda: model(*batch)
+
+
+class Variational(nn.Module):
+    """An autoencoder that draws its code, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.LeakyReLU(0.1), nn.Flatten(1))
+        self.code = nn.Linear(128, 12)
+        self.open = nn.Linear(6, 128)
+        self.drop = nn.Dropout(0.2)
+        self.up = nn.ConvTranspose2d(8, 1, 4, 2, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the loss."""
+        mean, spread = self.code(self.down(images)).chunk(2, 1)
+        code = mean + torch.exp(0.5 * spread) * torch.randn_like(mean)
+        x = self.drop(functional.softplus(self.open(code))).view(-1, 8, 4, 4)
+        made = torch.sigmoid(self.up(x))
+        known = functional.mse_loss(made, images.sigmoid(), reduction="sum") / len(images)
+        prior = -0.5 * torch.mean(torch.sum(1 + spread - mean.pow(2) - spread.exp(), 1))
+        return known + prior
+
+
+def vae(dtype: torch.dtype) -> Built:
+    model = Variational().to(dtype)
+    given = torch.randn(4, 1, 8, 8).to(dtype)
+    return model, lambda: model(given)
+
+
+class Experts(nn.Module):
+    """Tokens sorted to experts with a capacity, as a mixture of experts does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(40, 16), nn.LayerNorm(16)
+        self.gate = nn.Linear(16, 4, bias=False)
+        self.up = nn.Parameter(0.2 * torch.randn(4, 16, 24))
+        self.down = nn.Parameter(0.2 * torch.randn(4, 24, 16))
+        self.head = nn.Linear(16, 40)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.embedding(ids).flatten(0, 1)
+        h = self.norm(x)
+        chances = functional.softmax(self.gate(h), -1)
+        weight, chosen = torch.topk(chances, 2, -1)
+        weight = weight / weight.sum(-1, keepdim=True)
+        hot = functional.one_hot(chosen.flatten(), 4)
+        slot = (torch.cumsum(hot, 0) * hot).sum(-1) - 1
+        keep = slot < 14
+        place = (chosen.flatten() * 14 + slot)[keep]
+        token = torch.arange(len(x)).repeat_interleave(2)[keep]
+        boxes = torch.zeros(4 * 14, 16, dtype=x.dtype).index_copy(0, place, h[token])
+        inner = functional.gelu(torch.bmm(boxes.view(4, 14, 16), self.up), approximate="tanh")
+        done = torch.bmm(inner, self.down).view(-1, 16)
+        part = done.index_select(0, place) * weight.flatten()[keep].unsqueeze(-1)
+        x = x.scatter_add(0, token.unsqueeze(-1).expand(-1, 16), part)
+        balance = (chances.mean(0) * hot.float().mean(0)).sum() * 4
+        return functional.cross_entropy(self.head(x), targets.flatten()) + 0.01 * balance
+
+
+def experts(dtype: torch.dtype) -> Built:
+    model = Experts().to(dtype)
+    ids, targets = torch.randint(0, 40, (2, 12)), torch.randint(0, 40, (2, 12))
+    return model, lambda: model(ids, targets)
+
+
+FIRST = {"bert": bert, "t5": t5, "vit": vit, "lstm": lstm, "images": images}
+SECOND = {
+    "mobile": mobile, "wave": wave, "tagger": tagger, "translator": translator,
+    "windows": windows, "denoiser": denoiser, "gat": gat, "clicks": clicks, "scan": scan,
+    "points": points, "vae": vae, "experts": experts,
+}  # fmt: skip
+MODELS: dict[str, Callable[[torch.dtype], Built]] = {**FIRST, **SECOND}
