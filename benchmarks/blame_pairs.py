@@ -57,7 +57,7 @@ from pair_kernels import (
     unbiased_norm,
     with_item,
 )
-from pair_models import FIRST, MODELS, SECOND
+from pair_models import FIRST, MODELS, SECOND, THIRD
 from torch import nn
 
 aten = torch.ops.aten
@@ -428,7 +428,8 @@ def draw_case(number: int, seed: int, models: list[str], *, benign: bool) -> Cas
     prepare = ""
     if noise_kind == "":
         prepare = dice.choice(["threads", "mkldnn", "ulp", "sdpa", "channels_last", ""])
-        if prepare == "channels_last" and model not in ("mobile", "denoiser", "windows", "vae"):
+        images = ("mobile", "denoiser", "windows", "vae", "spatial", "pairs")
+        if prepare == "channels_last" and model not in images:
             prepare = "mkldnn"
     case = Case(
         "", model, dtype, noise_kind, None, level, prepare, autocast, seed=dice.randrange(1000)
@@ -439,6 +440,8 @@ def draw_case(number: int, seed: int, models: list[str], *, benign: bool) -> Cas
     label = f"{number:03d}_{model}_{precision}_{level}_{noise_kind or prepare or 'twice'}"
     if benign:
         return replace(case, name=f"benign_{label}")
+    if dice.random() < 0.06:
+        return replace(case, name=f"{label}_state", tweak=other_weight(dice.random()))
     kernel, nth, outputs = dice.choice(list_kernels(case))
     index = dice.randrange(outputs)
     size = dice.choice(SIZES)
@@ -460,6 +463,16 @@ def draw_case(number: int, seed: int, models: list[str], *, benign: bool) -> Cas
     short = str(kernel).replace("aten.", "").strip("_")
     return replace(case, name=f"{label}_{short}.{nth}.{index}_{fault}",
                    fault=(kernel, nth, changes[fault]))  # fmt: skip
+
+
+def other_weight(where: float) -> Callable[[nn.Module], None]:
+    """Return a change of one parameter: what a wrong load or a stale copy leaves."""
+
+    def tweak(model: nn.Module) -> None:
+        weights = list(model.parameters())
+        weights[int(where * len(weights))].mul_(1.03)
+
+    return tweak
 
 
 def list_kernels(case: Case) -> list[tuple[Any, int, int]]:
@@ -488,12 +501,13 @@ UNUSED |= {aten.zeros, aten.ones, aten.zeros_like, aten.ones_like, aten.full, at
 UNUSED |= {aten.new_zeros, aten.scalar_tensor, aten.native_dropout}
 
 
-def make_random(folder: Path, seed: int, count: int, models: list[str], record: Recorder) -> None:
+def make_random(
+    folder: Path, seed: int, count: int, models: list[str], record: Recorder, *, benign: bool
+) -> None:
     number = made = 0
     while made < count:
         number += 1
-        benign = made % 3 == 2
-        case = draw_case(number, seed, models, benign=benign)
+        case = draw_case(number, seed, models, benign=benign or made % 3 == 2)
         try:
             problem = make(case, folder / case.name, record)
         except RuntimeError as err:
@@ -514,6 +528,7 @@ def main() -> None:
     parser.add_argument("--random", type=int, help="draw pairs from this seed")
     parser.add_argument("--count", type=int, default=30, help="how many random pairs")
     parser.add_argument("--models", choices=sorted(GROUPS), default="second")
+    parser.add_argument("--benign", action="store_true", help="random pairs without faults only")
     parser.add_argument("--part", type=int, default=0, help="make only every parts-th case")
     parser.add_argument("--parts", type=int, default=1)
     arguments = parser.parse_args()
@@ -525,7 +540,10 @@ def main() -> None:
         record = capture_peer
     if arguments.random is not None:
         models = sorted(GROUPS[arguments.models])
-        make_random(arguments.folder, arguments.random, arguments.count, models, record)
+        make_random(
+            arguments.folder, arguments.random, arguments.count, models, record,
+            benign=arguments.benign,
+        )  # fmt: skip
         return
     for case in SETS[arguments.set][arguments.part :: arguments.parts]:
         if arguments.only in case.name:
@@ -683,7 +701,7 @@ SECOND_CASES = [
 ]  # fmt: skip
 
 
-GROUPS = {"first": FIRST, "second": SECOND}
+GROUPS = {"first": FIRST, "second": SECOND, "third": THIRD}
 SETS = {"first": CASES, "second": SECOND_CASES}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["MODELS", "Built"]
+__all__ = ["FIRST", "MODELS", "SECOND", "THIRD", "Built"]
 
 Built = tuple[nn.Module, Callable[[], Tensor]]
 
@@ -515,10 +515,302 @@ def experts(dtype: torch.dtype) -> Built:
     return model, lambda: model(ids, targets)
 
 
+# --- the third set -------------------------------------------------------------------------------
+
+
+class Radiance(nn.Module):
+    """Rays through a field: sines of places, a perceptron with a skip, what absorbs on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(27, 24), nn.Linear(24 + 27, 24)
+        self.third, self.head = nn.Linear(24, 24), nn.Linear(24, 4)
+
+    def forward(self, points: Tensor, steps: Tensor, wanted: Tensor) -> Tensor:
+        """Return the loss."""
+        waves = points.unsqueeze(-1) * (2.0 ** torch.arange(4).to(points.dtype)) * math.pi
+        waves = torch.stack([waves.sin(), waves.cos()], -1).flatten(-3)
+        x = torch.cat([points, waves], -1)
+        y = functional.relu(self.first(x))
+        y = functional.relu(self.second(torch.cat([y, x], -1)))
+        colour, thick = self.head(functional.relu(self.third(y))).split([3, 1], -1)
+        alpha = 1 - torch.exp(-functional.softplus(thick.squeeze(-1) - 1) * steps)
+        left = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha + 1e-6], -1), -1)
+        seen = (torch.sigmoid(colour) * (alpha * left[:, :-1]).unsqueeze(-1)).sum(1)
+        return functional.mse_loss(seen, wanted)
+
+
+def radiance(dtype: torch.dtype) -> Built:
+    model = Radiance().to(dtype)
+    batch = torch.rand(8, 10, 3), 0.1 + 0.2 * torch.rand(8, 10), torch.rand(8, 3)
+    return model, lambda: model(*(item.to(dtype) for item in batch))
+
+
+class Speech(nn.Module):
+    """Convolutions over a spectrum, a GRU in both directions, and a loss over alignments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv1d(10, 16, 3, padding=1), nn.Conv1d(16, 16, 3, 2, 1)
+        self.norm = nn.InstanceNorm1d(16, affine=True)
+        self.rnn = nn.GRU(16, 10, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(20, 8)
+
+    def forward(self, sound: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = functional.gelu(self.conv1(sound))
+        x = functional.hardtanh(self.norm(self.conv2(x)), -2, 2)
+        x, _ = self.rnn(x.transpose(1, 2))
+        chances = functional.log_softmax(self.head(x), -1).transpose(0, 1).float()
+        lengths = torch.full((len(sound),), chances.shape[0]), torch.full((len(sound),), 4)
+        return functional.ctc_loss(chances, targets, *lengths)
+
+
+def speech(dtype: torch.dtype) -> Built:
+    model = Speech().to(dtype)
+    sound, targets = torch.randn(3, 10, 24).to(dtype), torch.randint(1, 8, (3, 4))
+    return model, lambda: model(sound, targets)
+
+
+class Spatial(nn.Module):
+    """An image that is turned before it is classified: affine grid and sampling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look, self.turn = nn.Conv2d(2, 6, 5, 2), nn.Linear(6, 6)
+        self.conv, self.norm = nn.Conv2d(2, 12, 3, padding=1), nn.InstanceNorm2d(12, affine=True)
+        self.deep, self.head = nn.Conv2d(12, 12, 3, 2, 1), nn.Linear(12 * 4, 5)
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        seen = functional.adaptive_max_pool2d(functional.relu(self.look(images)), 1).flatten(1)
+        still = torch.tensor([1.0, 0, 0, 0, 1, 0], dtype=images.dtype)
+        theta = (0.2 * torch.tanh(self.turn(seen)) + still).view(-1, 2, 3)
+        grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
+        x = functional.grid_sample(images, grid, align_corners=False)
+        x = functional.leaky_relu(self.norm(self.conv(x)), 0.1)
+        x = functional.avg_pool2d(functional.selu(self.deep(x)), 3)
+        x = functional.interpolate(x, (2, 2), mode="bilinear", align_corners=False)
+        return functional.multi_margin_loss(self.head(x.flatten(1)).float(), targets)
+
+
+def spatial(dtype: torch.dtype) -> Built:
+    model = Spatial().to(dtype)
+    batch = torch.randn(3, 2, 14, 14).to(dtype), torch.randint(0, 5, (3,))
+    return model, lambda: model(*batch)
+
+
+class Linearised(nn.Module):
+    """Attention without softmax, with turned places, and a gated perceptron."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(48, 24)
+        self.norms = nn.ModuleList(nn.LayerNorm(24, eps=1e-6) for _ in range(3))
+        self.query, self.key = nn.Linear(24, 24, bias=False), nn.Linear(24, 24, bias=False)
+        self.value, self.out = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.up, self.down = nn.Linear(24, 64), nn.Linear(32, 24)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.tokens(ids)
+        h = self.norms[0](x)
+        n, size, _ = h.shape
+        q, k, v = (part(h).view(n, size, 3, 8).transpose(1, 2)
+                   for part in (self.query, self.key, self.value))  # fmt: skip
+        angle = torch.outer(torch.arange(size).float(), 0.5 ** torch.arange(4)).to(x.dtype)
+        cos, sin = torch.cos(angle), torch.sin(angle)
+        q, k = (torch.cat([part[..., :4] * cos - part[..., 4:] * sin,
+                           part[..., 4:] * cos + part[..., :4] * sin], -1)
+                for part in (q, k))  # fmt: skip
+        q, k = functional.elu(q) + 1, functional.elu(k) + 1
+        memory = torch.cumsum(torch.einsum("bhtd,bhte->bhtde", k, v), 2)
+        scale = torch.cumsum(k, 2)
+        mixed = torch.einsum("bhtd,bhtde->bhte", q, memory)
+        mixed = mixed / (torch.einsum("bhtd,bhtd->bht", q, scale).unsqueeze(-1) + 1e-3)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        x = x + self.down(functional.glu(self.up(self.norms[1](x)), -1))
+        logits = functional.linear(self.norms[2](x), self.tokens.weight)
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=3)
+
+
+def linearised(dtype: torch.dtype) -> Built:
+    model = Linearised().to(dtype)
+    ids, targets = torch.randint(0, 48, (2, 9)), torch.randint(0, 48, (2, 9))
+    return model, lambda: model(ids, targets)
+
+
+class Pairs(nn.Module):
+    """Images and texts that belong together, as CLIP learns them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 24, 4, 4, bias=False)
+        self.first, self.place = nn.Parameter(torch.randn(24)), nn.Parameter(torch.randn(10, 24))
+        self.tokens = nn.Embedding(40, 24)
+        self.norms = nn.ModuleList(nn.LayerNorm(24) for _ in range(4))
+        self.attention = nn.ModuleList(nn.Linear(24, 72) for _ in range(2))
+        self.up = nn.ModuleList(nn.Linear(24, 48) for _ in range(2))
+        self.down = nn.ModuleList(nn.Linear(48, 24) for _ in range(2))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def block(self, x: Tensor, number: int, mask: Tensor | None) -> Tensor:
+        """Return what one layer makes of it."""
+        n, size, _ = x.shape
+        qkv = self.attention[number](self.norms[2 * number](x))
+        q, k, v = (t.view(n, size, 2, 12).transpose(1, 2) for t in qkv.chunk(3, -1))
+        y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        x = x + y.transpose(1, 2).reshape(n, size, 24)
+        h = self.up[number](self.norms[2 * number + 1](x))
+        result: Tensor = x + self.down[number](h * torch.sigmoid(1.702 * h))
+        return result
+
+    def forward(self, images: Tensor, ids: Tensor) -> Tensor:
+        """Return the loss."""
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        first = self.first.expand(len(images), 1, -1)
+        seen = self.block(torch.cat([first, patches], 1) + self.place, 0, None)[:, 0]
+        size = ids.shape[1]
+        mask = torch.full((size, size), -1e4, dtype=seen.dtype).triu(1)
+        read = self.block(self.tokens(ids) + self.place[:size], 1, mask)
+        read = read[torch.arange(len(ids)), ids.argmax(-1)]
+        seen = seen / seen.norm(dim=-1, keepdim=True)
+        read = read / read.norm(dim=-1, keepdim=True)
+        logits = self.scale.exp() * seen @ read.t()
+        labels = torch.arange(len(ids))
+        return (functional.cross_entropy(logits, labels)
+                + functional.cross_entropy(logits.t(), labels)) / 2  # fmt: skip
+
+
+def pairs(dtype: torch.dtype) -> Built:
+    model = Pairs().to(dtype)
+    images, ids = torch.randn(4, 3, 12, 12).to(dtype), torch.randint(0, 40, (4, 7))
+    return model, lambda: model(images, ids)
+
+
+class Capped(nn.Module):
+    """A decoder with shared keys, capped scores, and norms around every part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(48, 24)
+        self.scales = nn.ParameterList(0.1 * torch.randn(24) for _ in range(5))
+        self.query, self.both = nn.Linear(24, 32, bias=False), nn.Linear(24, 32, bias=False)
+        self.out = nn.Linear(32, 24, bias=False)
+        self.gate, self.up = nn.Linear(24, 40, bias=False), nn.Linear(24, 40, bias=False)
+        self.down = nn.Linear(40, 24, bias=False)
+
+    def norm(self, x: Tensor, number: int) -> Tensor:
+        """Return it divided by its root mean square."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (wide * (1 + self.scales[number].float())).to(x.dtype)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.tokens(ids) * 24**0.5
+        n, size = ids.shape
+        h = self.norm(x, 0)
+        q = self.query(h).view(n, size, 4, 8).transpose(1, 2)
+        k, v = self.both(h).view(n, size, 2, 2, 8).permute(2, 0, 3, 1, 4)
+        k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        scores = torch.matmul(q, k.transpose(2, 3)) * 8**-0.5
+        scores = torch.tanh(scores / 5.0) * 5.0
+        places = torch.arange(size)
+        near = (places[:, None] - places[None, :]).abs() < 4
+        allowed = torch.tril(torch.ones(size, size, dtype=torch.bool)) & near
+        scores = torch.where(allowed, scores, torch.finfo(scores.dtype).min)
+        y = torch.matmul(functional.softmax(scores.float(), -1).to(q.dtype), v)
+        x = x + self.norm(self.out(y.transpose(1, 2).flatten(2)), 1)
+        h = self.norm(x, 2)
+        y = self.down(functional.gelu(self.gate(h), approximate="tanh") * self.up(h))
+        x = self.norm(x + self.norm(y, 3), 4)
+        logits = torch.tanh(functional.linear(x, self.tokens.weight) / 30) * 30
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def capped(dtype: torch.dtype) -> Built:
+    model = Capped().to(dtype)
+    ids, targets = torch.randint(0, 48, (2, 8)), torch.randint(0, 48, (2, 8))
+    return model, lambda: model(ids, targets)
+
+
+class Molecules(nn.Module):
+    """Messages over bonds: means, largest and sums of neighbours, then one number a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.atoms, self.bonds = nn.Embedding(12, 16), nn.Embedding(4, 16)
+        self.layers = nn.ModuleList(nn.Linear(48, 16) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(16) for _ in range(2))
+        self.head = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, kinds: Tensor, edges: Tensor, types: Tensor, graph: Tensor) -> Tensor:
+        """Return the loss."""
+        x = self.atoms(kinds)
+        start, end = edges
+        degree = torch.bincount(end, minlength=len(x)).clamp(min=1).to(x.dtype).unsqueeze(-1)
+        place = end.unsqueeze(-1).expand(-1, 16)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            sent = functional.relu(x[start] + self.bonds(types))
+            added = torch.zeros_like(x).scatter_add(0, place, sent)
+            most = torch.zeros_like(x).scatter_reduce(0, place, sent, "amax")
+            y = layer(torch.cat([x, added / degree, most], -1))
+            x = x + functional.silu(norm(y))
+        whole = torch.zeros(3, 16, dtype=x.dtype).index_add(0, graph, x)
+        result = self.head(whole).squeeze(-1)
+        return functional.smooth_l1_loss(result, torch.ones_like(result))
+
+
+def molecules(dtype: torch.dtype) -> Built:
+    model = Molecules().to(dtype)
+    kinds, edges = torch.randint(0, 12, (18,)), torch.randint(0, 18, (2, 50))
+    types, graph = torch.randint(0, 4, (50,)), torch.arange(18) // 6
+    return model, lambda: model(kinds, edges, types, graph)
+
+
+class Mixer(nn.Module):
+    """Perceptrons over places and over channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Linear(48, 20)
+        self.norms = nn.ModuleList(nn.LayerNorm(20) for _ in range(4))
+        self.places = nn.ModuleList(nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+                                    for _ in range(2))  # fmt: skip
+        self.channels = nn.ModuleList(
+            nn.Sequential(nn.Linear(20, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 20))
+            for _ in range(2)
+        )
+        self.head = nn.Linear(20, 6)
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss."""
+        x = functional.unfold(images, 4, stride=4).transpose(1, 2)
+        x = self.patch(x)
+        for layer in range(2):
+            y = self.places[layer](self.norms[2 * layer](x).transpose(1, 2)).transpose(1, 2)
+            x = x + y
+            x = x + self.channels[layer](self.norms[2 * layer + 1](x))
+        chances = torch.log_softmax(self.head(x.mean(1)), -1)
+        soft = functional.one_hot(targets, 6).to(x.dtype) * 0.9 + 0.1 / 6
+        return functional.kl_div(chances, soft, reduction="batchmean")
+
+
+def mixer(dtype: torch.dtype) -> Built:
+    model = Mixer().to(dtype)
+    batch = torch.randn(3, 3, 16, 16).to(dtype), torch.randint(0, 6, (3,))
+    return model, lambda: model(*batch)
+
+
 FIRST = {"bert": bert, "t5": t5, "vit": vit, "lstm": lstm, "images": images}
 SECOND = {
     "mobile": mobile, "wave": wave, "tagger": tagger, "translator": translator,
     "windows": windows, "denoiser": denoiser, "gat": gat, "clicks": clicks, "scan": scan,
     "points": points, "vae": vae, "experts": experts,
 }  # fmt: skip
-MODELS: dict[str, Callable[[torch.dtype], Built]] = {**FIRST, **SECOND}
+THIRD = {
+    "radiance": radiance, "speech": speech, "spatial": spatial, "linearised": linearised,
+    "pairs": pairs, "capped": capped, "molecules": molecules, "mixer": mixer,
+}  # fmt: skip
+MODELS: dict[str, Callable[[torch.dtype], Built]] = {**FIRST, **SECOND, **THIRD}

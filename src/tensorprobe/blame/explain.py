@@ -200,10 +200,14 @@ def _explain_averages(
     size, norm = largest_element(output.reference), float(output.reference.norm or 0.0)
     carrying = min(max(1.0, norm / size), math.sqrt(count)) if size else 1.0
     shares = (carrying / math.sqrt(count) / independent, 1 / min(carrying, independent))
-    carried = max(passed, inherited / math.sqrt(rows), background.of_average(count))
+    # What all elements have in common goes through a product as it is; cancellation raises only
+    # what goes its own way.
+    is_linear = phase == "backward" or operation in _PRODUCTS
+    common = passed if is_linear else gain * passed
+    carried = max(common, gain * max(inherited / math.sqrt(rows), background.of_average(count)))
     worst = allowed = 0.0
     for value, share, resolution in zip(output.averages, shares, _resolutions(output), strict=True):
-        limit = _AVERAGE_SLACK * roundings * share + slack * gain * carried + resolution
+        limit = _AVERAGE_SLACK * roundings * share + slack * carried + resolution
         if value / limit > worst:
             worst, allowed = value / limit, limit
     return Unexplained(output, allowed, inherited, worst) if worst > 1 else None

@@ -66,10 +66,12 @@ MATRIX = _set_of(
 )
 """Operations made of matrix products: devices may run them on operands of fewer bits."""
 
-# A transposed convolution adds overlapping windows after its product, in its own type.
+# A transposed convolution adds overlapping windows after its product, in its own type; a product of
+# more than two tensors rounds what it makes of the first two.
 _FUSED_MATRIX = _set_of(
     "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu "
-    "lstm_cell gru_cell conv_transpose1d conv_transpose2d conv_transpose3d"
+    "lstm_cell gru_cell conv_transpose1d conv_transpose2d conv_transpose3d einsum bilinear "
+    "multi_dot chain_matmul"
 )
 
 WITH_PLACES = _set_of(
