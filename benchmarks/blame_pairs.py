@@ -327,8 +327,9 @@ def compare_runs(folder: Path, planted: str | None, level: str) -> dict[str, Any
             differing = [key for key, path in outputs.items() if not same(path, twin.get(key))]
             if differing:
                 inputs = {k: p for k, p in call.items() if not k.startswith("output")}
-                if level == "L0" and any(not same(p, twin.get(k)) for k, p in inputs.items()):
-                    return "the fault sits outside of all modules"
+                touched = any(not same(p, twin.get(k)) for k, p in inputs.items())
+                if touched and (level == "L0" or planted in (None, name)):
+                    return "the fault sits in what is not recorded"
                 found.append(name)
                 reference = trusted.get(name, {})
                 for key in differing:

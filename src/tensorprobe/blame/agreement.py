@@ -26,6 +26,7 @@ __all__ = [
     "Distance",
     "Meter",
     "is_float",
+    "is_nonfinite",
     "largest_element",
     "significant_bits",
     "statistics_key",
@@ -194,6 +195,12 @@ def is_float(value: TensorValue) -> bool:
     """Whether a tensor holds numbers that are rounded."""
     dtype = dtype_named(value.dtype)
     return dtype is not None and dtype.kind in ("float", "complex")
+
+
+def is_nonfinite(value: TensorValue) -> bool:
+    """Whether a tensor's statistics show NaN or infinities."""
+    numbers = [float(item) for item in (value.max, value.min, value.norm) if item is not None]
+    return any(not math.isfinite(number) for number in numbers)
 
 
 def significant_bits(dtype: str) -> int:

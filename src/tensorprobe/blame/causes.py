@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
 from tensorprobe.blame.evidence import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
@@ -103,6 +104,13 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             "randomness",
             "it draws random numbers, and the runs drew others",
             "seed both runs alike (tensorprobe.seed_all) or turn dropout off, then capture again",
+        )
+    if suspect.basis == "gap" and math.isinf(suspect.times):
+        return Cause(
+            "non-finite",
+            f"a gradient arrives at {suspect.place} with NaN or infinities, and no recorded result "
+            "before it has any",
+            "capture this call's gradients with tensorprobe, or at level mix",
         )
     if suspect.basis == "gap":
         return Cause(
@@ -211,7 +219,7 @@ def _read_distances(suspect: Suspect) -> Cause:
             f"its result has the shape {list(mine.shape)} instead of {list(other.shape)}",
             "capture with task tensor to see the values",
         )
-    if _is_nonfinite(mine) and not _is_nonfinite(other):
+    if is_nonfinite(mine) and not is_nonfinite(other):
         return Cause(
             "non-finite",
             "its result holds NaN or infinities, its inputs do not",
@@ -231,11 +239,6 @@ def _read_distances(suspect: Suspect) -> Cause:
         f"explain {found.allowed:.1e}",
         advice,
     )
-
-
-def _is_nonfinite(value: TensorValue) -> bool:
-    numbers = [float(item) for item in (value.max, value.min, value.norm) if item is not None]
-    return any(not math.isfinite(number) for number in numbers)
 
 
 def _common_factor(mine: TensorValue, other: TensorValue) -> float | None:

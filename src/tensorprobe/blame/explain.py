@@ -30,7 +30,9 @@ from tensorprobe.blame.agreement import (
 )
 from tensorprobe.blame.operations import (
     EXACT,
+    EXPONENTIALS,
     MATRIX,
+    NORMS,
     RANDOM,
     ROUNDED_ONCE,
     is_compound,
@@ -143,8 +145,8 @@ def _explain(
     if unknown:
         return None
     if not is_float(output.candidate) or (operation in EXACT and pair.phase == "forward"):
-        hidden = output.basis == "statistics" and background.value > 0
-        if inherited == 0 and operation not in RANDOM and not hidden:
+        # Equal statistics do not prove that every element is equal.
+        if inherited == 0 and operation not in RANDOM and output.basis != "statistics":
             return Unexplained(output, 0.0, 0.0, math.inf)
         if not is_float(output.candidate):
             return None
@@ -164,8 +166,7 @@ def _explain(
     if operation in MATRIX or is_module:
         roundings += work * gain
     if operation in EXACT and pair.phase == "forward":
-        hidden = output.basis == "statistics" and background.value > 0
-        roundings = own if hidden else 0.0
+        roundings = own if output.basis == "statistics" else 0.0
     slack = _MODULE_SLACK if is_module else _SLACK
     allowed = slack * (roundings + gain * max(inherited, background.value))
     if output.value > allowed:
@@ -279,7 +280,14 @@ def _gain(
         return max(1.0, _product_size(output, floats, saved, terms) / size)
     sizes = sorted((largest_element(d.reference) for d in floats), reverse=True)
     summed = sizes[0]
-    if operation in _PRODUCTS:
+    if operation in NORMS and not saved:
+        # What is taken off is in the result no more, what is left is divided by its spread.
+        spread = _deviation(floats[0])
+        summed *= max([1.0, *sizes[1:]]) / spread if spread else 1.0
+    elif operation in EXPONENTIALS and not saved:
+        # A change of an exponent is a relative change of the result.
+        summed *= size
+    elif operation in _PRODUCTS:
         summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
     elif saved:
         summed *= max(1.0, *(largest_element(d.reference) for d in saved if is_float(d.reference)))
@@ -301,9 +309,20 @@ def _product_size(
         count = math.prod(output.candidate.shape)
         others = [d for d in saved if is_float(d.reference) and d.place.startswith("input")]
         partners = [d for d in others if math.prod(d.candidate.shape) != count] or others
-        factors = [*factors[:1], max((_root_mean_square(d) for d in partners), default=1.0)]
+        partner = max((_root_mean_square(d) for d in partners), default=1.0)
+        # That of a bias is the sum of what arrived.
+        factors = [*factors[:1], partner if len(output.candidate.shape) > 1 else max(1.0, partner)]
     product = math.prod(sorted(factors, reverse=True)[:2])
     return _TAILS * math.sqrt(terms) * product
+
+
+def _deviation(distance: Distance) -> float:
+    """Return the standard deviation of a tensor's elements, 0 if its statistics do not tell."""
+    value = distance.reference
+    if value.norm is None or value.mean is None:
+        return 0.0
+    square = _root_mean_square(distance) ** 2 - float(value.mean) ** 2
+    return math.sqrt(square) if math.isfinite(square) and square > 0 else 0.0
 
 
 def _root_mean_square(distance: Distance) -> float:

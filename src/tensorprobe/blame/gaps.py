@@ -15,7 +15,9 @@ import torch
 
 from tensorprobe.blame.agreement import (
     CallAgreement,
+    Distance,
     is_float,
+    is_nonfinite,
     significant_bits,
     statistics_key,
 )
@@ -64,6 +66,12 @@ def find_gap_suspect(
             continue
         if not isinstance(parse_call(pair.name), ApiCall):
             continue
+        if any(_became_nonfinite(d) for d in agreements[pair.name].inputs):
+            call = _blame_nonfinite(pair, agreements, links, reference)
+            if call is not None:
+                place = f"{pair.name}.input.0"
+                return GapSuspect(call, positions.get(call, pair.position), place, math.inf)
+            continue
         sent = [d for d in agreements[pair.name].inputs if math.isfinite(d.value)]
         own = max((_roundoff(d.candidate) for d in sent), default=0.0)
         if not any(d.value > max(_FIT * own, 16 * backgrounds[pair.name]) for d in sent):
@@ -81,6 +89,31 @@ def find_gap_suspect(
             place = f"{pair.name}.input.0"
             return GapSuspect(call, positions.get(call, pair.position), place, times)
     return None
+
+
+def _became_nonfinite(distance: Distance) -> bool:
+    """Whether a tensor is NaN or infinite somewhere, and its partner is not."""
+    return (
+        math.isinf(distance.value)
+        and distance.basis != "shape"
+        and is_nonfinite(distance.candidate)
+        and not is_nonfinite(distance.reference)
+    )
+
+
+def _blame_nonfinite(
+    pair: CallPair, agreements: Mapping[str, CallAgreement], links: Links, side: Side
+) -> str | None:
+    """Return who sent a gradient that is not finite, or where it arrived if nobody recorded did."""
+    assert pair.reference is not None
+    senders = [_backward_of(use.call) for use in _uses_of(pair.reference, links, side)]
+    for sender in senders:
+        agreement = agreements.get(sender)
+        if agreement is not None and any(
+            _became_nonfinite(d) for d in (*agreement.inputs, *agreement.outputs)
+        ):
+            return None
+    return senders[0] if len(senders) == 1 else pair.name
 
 
 def _roundoff(value: TensorValue) -> float:
@@ -118,10 +151,12 @@ def _guess(
     """Return the user whose gradient was not recorded, if nothing else explains what arrived."""
     assert pair.reference is not None
     arrived = max(d.value for d in agreements[pair.name].inputs if math.isfinite(d.value))
-    own = max(_roundoff(d.candidate) for d in agreements[pair.name].inputs)
-    allowed = max(_UNSEEN * own, _FIT * background)
     uses = _uses_of(pair.reference, links, side)
-    if not uses or arrived <= allowed:
+    if not uses:
+        return None
+    own = _shortest_roundoff(pair.reference, uses, side)
+    allowed = max(_UNSEEN * own, _FIT * background)
+    if arrived <= allowed:
         return None
     silent = []
     for use in uses:
@@ -153,7 +188,8 @@ def _shortest_roundoff(backward: CallRecord, uses: Sequence[Use], side: Side) ->
 
     Under autocast a gradient of float32 is a sum of some that were cast from 16 bits.
     """
-    calls = [backward, *(side.calls[_backward_of(use.call)] for use in uses)]
+    calls = [backward, *(side.calls[use.call] for use in uses)]
+    calls += [side.calls[_backward_of(use.call)] for use in uses]
     values = [
         v for call in calls for v in (*flat_tensors(call.inputs), *flat_tensors(call.outputs))
     ]

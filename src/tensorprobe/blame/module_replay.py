@@ -24,7 +24,7 @@ from tensorprobe.records import CallRecord, TensorValue
 __all__ = ["find_setting", "replay_module_backward", "replay_module_forward"]
 
 _Parameters = Mapping[str, torch.Tensor]
-_Ways = list[Callable[[], torch.Tensor]]
+_Ways = list[Callable[[], Any]]
 _Settings = Callable[[Sequence[torch.Tensor], _Parameters, tuple[int, ...]], _Ways]
 # What norms are made with in practice; a record of a module does not say.
 _EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3)
@@ -44,7 +44,7 @@ def find_setting(call: CallRecord, load: Load) -> int:
     recorded = _wide(load(result))
 
     def distance(index: int) -> float:
-        return float((found[index] - recorded).nan_to_num(0.0, 0.0, 0.0).norm())
+        return float((found[index][0] - recorded).nan_to_num(0.0, 0.0, 0.0).norm())
 
     return min(range(len(found)), key=distance)
 
@@ -57,7 +57,8 @@ def replay_module_forward(call: CallRecord, load: Load, prepare: Prepare, settin
     """
     with torch.no_grad():
         inputs, parameters = _given(call, lambda value: prepare(load(value)))
-        return {"outputs": [_outputs(call, inputs, parameters, setting)[0]]}
+        outputs = _outputs(call, inputs, parameters, setting)[0]
+        return {"outputs": list[torch.Tensor | None](outputs)}
 
 
 def replay_module_backward(
@@ -73,17 +74,23 @@ def replay_module_backward(
         tensor = prepare(load(value)).detach()
         return tensor.requires_grad_() if tensor.is_floating_point() else tensor
 
-    sent = next((value for value in flat_tensors(backward.inputs) if value is not None), None)
-    if sent is None:
-        raise RebuildError(f"{backward.name}: its gradient was not recorded")
     with torch.enable_grad():
         inputs, parameters = _given(forward, load_leaf)
-        output = _outputs(forward, inputs, parameters, setting)[0]
-        gradient = prepare(load(sent))
-        if output.grad_fn is None or output.shape != gradient.shape:
+        outputs = _outputs(forward, inputs, parameters, setting)[0]
+        starts = [
+            (output, prepare(load(value)))
+            for output, value in zip(outputs, flat_tensors(backward.inputs), strict=False)
+            if value is not None and output.grad_fn is not None
+        ]
+        if not starts or any(output.shape != gradient.shape for output, gradient in starts):
             raise RebuildError(f"{backward.name}: its gradient does not fit its output")
         leaves = [tensor for tensor in (*inputs, *parameters.values()) if tensor.requires_grad]
-        found = torch.autograd.grad(output, leaves, gradient, allow_unused=True)
+        found = torch.autograd.grad(
+            [output for output, _ in starts],
+            leaves,
+            [gradient for _, gradient in starts],
+            allow_unused=True,
+        )
     by_leaf = dict(zip(map(id, leaves), found, strict=True))
     return {
         "arguments": [by_leaf.get(id(tensor)) for tensor in inputs],
@@ -119,7 +126,7 @@ def _outputs(
     inputs: Sequence[torch.Tensor],
     parameters: _Parameters,
     setting: int | None = None,
-) -> list[torch.Tensor]:
+) -> list[tuple[torch.Tensor, ...]]:
     """Return what a module computes with every setting that its shapes allow, or with one."""
     name = parse_call(call.name)
     settings = _SETTINGS.get(name.class_name) if isinstance(name, ModuleCall) else None
@@ -129,12 +136,18 @@ def _outputs(
     try:
         ways = settings(inputs, parameters, shape)
         chosen = ways if setting is None else ways[setting : setting + 1]
-        found = [way() for way in chosen]
+        found = [_flatten(way()) for way in chosen]
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as err:
         raise RebuildError(f"{call.name} cannot be replayed: {err}") from err
-    if not found or any(tuple(output.shape) != shape for output in found):
+    if not found or any(tuple(outputs[0].shape) != shape for outputs in found):
         raise RebuildError(f"{call.name}: no setting of its class gives the recorded shape")
     return found
+
+
+def _flatten(result: Any) -> tuple[torch.Tensor, ...]:
+    if isinstance(result, torch.Tensor):
+        return (result,)
+    return tuple(tensor for item in result for tensor in _flatten(item))
 
 
 def _elementwise(function: Callable[..., torch.Tensor], *options: Mapping[str, Any]) -> _Settings:
@@ -262,6 +275,30 @@ def _transposed_convolution(
     return found
 
 
+def _recurrent(function: Callable[..., Any], states: int) -> _Settings:
+    """Run a recurrent network with the batch first or second, from the state that it was given."""
+
+    def settings(
+        inputs: Sequence[torch.Tensor], parameters: _Parameters, shape: tuple[int, ...]
+    ) -> _Ways:
+        given, weights = inputs[0], list(parameters.values())
+        layers = sum("weight_ih" in key and "reverse" not in key for key in parameters)
+        ways = 2 if any("reverse" in key for key in parameters) else 1
+        hidden = parameters["weight_hh_l0"].shape[1]
+        has_bias = "bias_ih_l0" in parameters
+
+        def run(batch_first: bool) -> Any:
+            batch = given.shape[0 if batch_first else 1]
+            start = list(inputs[1:]) or [given.new_zeros(layers * ways, batch, hidden)] * states
+            state = start[0] if states == 1 else start
+            options = (has_bias, layers, 0.0, False, ways == 2, batch_first)
+            return function(given, state, weights, *options)
+
+        return [partial(run, True), partial(run, False)]
+
+    return settings
+
+
 def _windows(kernel: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Yield strides, paddings and dilations that are in use, the simplest first."""
     for dilation, stride in itertools.product((1, 2, 3, 4, 8, 16), (1, 2, 3, 4, 8, 16)):
@@ -284,6 +321,8 @@ _SETTINGS: dict[str, _Settings] = {
     "BatchNorm1d": _batch_norm,
     "BatchNorm2d": _batch_norm,
     "BatchNorm3d": _batch_norm,
+    "LSTM": _recurrent(torch.lstm, 2),
+    "GRU": _recurrent(torch.gru, 1),
     "PReLU": _slope,
     "ReLU": _elementwise(functional.relu),
     "ReLU6": _elementwise(functional.relu6),

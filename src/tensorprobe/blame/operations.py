@@ -12,8 +12,11 @@ from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_cal
 __all__ = [
     "CONVOLUTIONS",
     "EXACT",
+    "EXPONENTIALS",
     "LOSSES",
     "MATRIX",
+    "NORMS",
+    "PARAMETER_PLACES",
     "PLACES_ALONE",
     "RANDOM",
     "ROUNDED_ONCE",
@@ -62,7 +65,8 @@ MATRIX = _set_of(
     "linear matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm addmv mv dot vdot inner "
     "einsum tensordot chain_matmul multi_dot bilinear conv1d conv2d conv3d conv_transpose1d "
     "conv_transpose2d conv_transpose3d scaled_dot_product_attention "
-    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell"
+    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell "
+    "rnn_relu_cell affine_grid cdist cov corrcoef matrix_power"
 )
 """Operations made of matrix products: devices may run them on operands of fewer bits."""
 
@@ -71,7 +75,7 @@ MATRIX = _set_of(
 _FUSED_MATRIX = _set_of(
     "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu "
     "lstm_cell gru_cell conv_transpose1d conv_transpose2d conv_transpose3d einsum bilinear "
-    "multi_dot chain_matmul"
+    "multi_dot chain_matmul affine_grid cdist cov corrcoef matrix_power rnn_tanh_cell rnn_relu_cell"
 )
 
 WITH_PLACES = _set_of(
@@ -101,11 +105,31 @@ RANDOM = _set_of(
 CONVOLUTIONS = _set_of("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
 """Products whose gradients, too, may be added up window by window."""
 
+NORMS = _set_of("layer_norm group_norm batch_norm instance_norm rms_norm local_response_norm")
+"""Operations that divide by how far their input spreads."""
+
+EXPONENTIALS = _set_of("exp exp_ softmax logsumexp expm1 exp2")
+"""Operations that turn a change into a relative change."""
+
 LOSSES = _set_of(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits kl_div ctc_loss"
 )
 """Operations that compare with a target, which is data."""
+
+
+PARAMETER_PLACES = {
+    **dict.fromkeys(sorted(CONVOLUTIONS | {"linear"}), ("input.1", "input.2")),
+    "layer_norm": ("input.2", "input.3"),
+    "group_norm": ("input.2", "input.3"),
+    "rms_norm": ("input.2",),
+    "batch_norm": ("input.1", "input.2", "input.3", "input.4"),
+    "instance_norm": ("input.1", "input.2", "input.3", "input.4"),
+    "embedding": ("input.1",),
+    "embedding_bag": ("input.1",),
+    "prelu": ("input.1",),
+}
+"""Where operations take what a model has learnt, which no noise of the run has touched."""
 
 
 _MODULES = {
@@ -118,6 +142,9 @@ _MODULES = {
     "ConvTranspose3d": "conv_transpose3d",
     "LSTM": "lstm",
     "GRU": "gru",
+    "LSTMCell": "lstm_cell",
+    "GRUCell": "gru_cell",
+    "RNNCell": "rnn_tanh_cell",
     "MultiheadAttention": "multi_head_attention_forward",
     "Embedding": "embedding",
     "LayerNorm": "layer_norm",
@@ -141,7 +168,7 @@ _MODULES = {
     "Dropout": "dropout",
 }
 # Modules of torch's that are more than one step.
-_MANY_STEPS = frozenset(("LSTM", "GRU", "MultiheadAttention"))
+_MANY_STEPS = frozenset(("LSTM", "GRU", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention"))
 
 
 def is_compound(name: str) -> bool:

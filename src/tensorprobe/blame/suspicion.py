@@ -42,7 +42,7 @@ _LEAST = 0.7
 _QUIET = 0.1
 # Rounding has no common direction: of n elements it leaves 1 / sqrt(n) on their common factor.
 # Beyond so many times that, and what other calls and the trusted run show, a factor is a fault.
-_FACTOR = 4.0
+_FACTOR = 3.0
 _DEVIATIONS = 3.0
 _LEAST_FACTOR = 0.5
 # The whole run works in fewer bits when half of its matrix products do.
