@@ -145,8 +145,13 @@ def _explain(
     if unknown:
         return None
     if not is_float(output.candidate) or (operation in EXACT and pair.phase == "forward"):
-        # Equal statistics do not prove that every element is equal.
-        if inherited == 0 and operation not in RANDOM and output.basis != "statistics":
+        # Equal statistics do not prove that every element is equal, and numbers that are not
+        # rounded may come from comparing some that are.
+        is_sure = output.basis != "statistics" or (
+            not is_float(output.candidate)
+            and (background.value == 0 or not any(is_float(d.candidate) for d in given))
+        )
+        if inherited == 0 and operation not in RANDOM and is_sure:
             return Unexplained(output, 0.0, 0.0, math.inf)
         if not is_float(output.candidate):
             return None
@@ -168,7 +173,8 @@ def _explain(
     if operation in EXACT and pair.phase == "forward":
         roundings = own if output.basis == "statistics" else 0.0
     slack = _MODULE_SLACK if is_module else _SLACK
-    allowed = slack * (roundings + gain * max(inherited, background.value))
+    # In a run of fewer bits every tensor has lost some, whatever its statistics show.
+    allowed = slack * (roundings + gain * max(inherited, background.value, work))
     if output.value > allowed:
         times = output.value / allowed if allowed else math.inf
         return Unexplained(output, allowed, inherited, times)

@@ -204,9 +204,12 @@ def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:
     key = None if result is None else statistics_key(result)
     if key is None:
         return []
+    uses = links.users.get(key, [])
+    # A view has the content of what it views: only what runs after a call can use its result.
+    own = [index for index, use in enumerate(uses) if use.call == forward.name]
     return [
         use
-        for use in links.users.get(key, [])
+        for use in uses[own[-1] + 1 if own else 0 :]
         if isinstance(parse_call(use.call), ApiCall)
         and use.place.startswith("input.")
         # A view that hooks add shares the content but is no step of its own.
