@@ -196,11 +196,14 @@ class _Walk:
         self.before: dict[str, float] = {}
         self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
-        seen = _Seen()
+        seen, back = _Seen(), _Seen()
         self.usual = 0.0
         for pair in pairs:
             agreement = agreements[pair.name]
             background = seen.background()
+            if pair.phase == "backward":
+                # Gradients cancel, and some turn over: the way back has more noise than the way up.
+                background = background.or_more(back.background())
             self.before[pair.name] = background.value
             self._backgrounds[pair.name] = background
             forward = _forward_agreement(pair, agreements)
@@ -213,6 +216,8 @@ class _Walk:
                 for output in agreement.outputs:
                     if is_float(output.candidate):
                         seen.add(output)
+                        if pair.phase == "backward":
+                            back.add(output)
                 self.usual = seen.background().value
 
     def explain(

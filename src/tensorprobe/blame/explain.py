@@ -68,6 +68,14 @@ class Background:
     average: float = 0.0
     single: float = 0.0
 
+    def or_more(self, other: Background) -> Background:
+        """Return the larger of two, number by number."""
+        return Background(
+            max(self.value, other.value),
+            max(self.average, other.average),
+            max(self.single, other.single),
+        )
+
     def of_average(self, count: int) -> float:
         """Return what is usual for the mean or norm of so many elements."""
         return max(self.average, self.single / math.sqrt(max(1, count)))
