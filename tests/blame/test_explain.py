@@ -143,3 +143,44 @@ def test_a_mean_of_few_elements_may_move(tmp_path: Path) -> None:
     reference = write(tmp_path / "reference", [(name, given, averaged(0.015625, count=16))])
     moved = write(tmp_path / "moved", [(name, given, averaged(0.0175, count=16))])
     assert blame(moved, reference).culprit is None
+
+
+def test_a_last_digit_of_a_copys_mean_is_no_proof(tmp_path: Path) -> None:
+    """Inputs with equal statistics may differ in elements that their mean does not show."""
+    given = sized(1.0)
+    name = "Torch.cat.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, sized(2.0))])
+    hidden = write(tmp_path / "hidden", [(name, given, replace(sized(2.0), mean=0.2 + 1e-8))])
+    moved = write(tmp_path / "moved", [(name, given, replace(sized(2.0), mean=0.2 + 1e-4))])
+    assert blame(hidden, reference).culprit is None
+    assert blame(moved, reference).culprit == name
+
+
+def test_a_mask_that_differs_is_a_fault_for_its_inputs_are_no_floats(tmp_path: Path) -> None:
+    given = TensorValue("torch.bool", (4, 4), True, True, None, None)
+    name = "Torch.triu.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, replace(given, min=False))])
+    nothing = replace(given, max=False, min=False)
+    answer = blame(write(tmp_path / "candidate", [(name, given, nothing)]), reference)
+    assert answer.culprit == name
+
+
+def test_a_gradient_that_arrives_not_finite_is_named_though_nobody_recorded_sent_it(
+    tmp_path: Path,
+) -> None:
+    nothing = replace(sized(1.0), max=float("nan"), min=float("nan"), norm=float("nan"))
+
+    def run(folder: str, gradient: TensorValue) -> Path:
+        return write(
+            tmp_path / folder,
+            [
+                ("Functional.tanh.0.forward", sized(1.0), sized(0.7)),
+                ("Tensor.transpose.0.forward", sized(0.7), sized(0.7)),
+                ("Tensor.transpose.0.backward", gradient, gradient),
+                ("Functional.tanh.0.backward", gradient, gradient),
+            ],
+        )
+
+    answer = blame(run("candidate", nothing), run("reference", sized(1.0)))
+    assert answer.culprit == "Tensor.transpose.0.backward"
+    assert answer.first is not None and answer.first.cause.kind == "non-finite"

@@ -146,16 +146,13 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
         )
     if made.spikes and made.spikes <= max(3, _FEW * split.count) and made.spikes < split.count / 4:
         return Cause("corruption", _describe_spikes(split, made), _REPLAY_ADVICE)
-    mostly = made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1
-    if mostly or suspect.measure == "factor":
-        return Cause(
-            "scale",
-            f"the result is {1 + made.scale:.8g} times what it should be, and little else is wrong",
-            "look for a wrong constant, a factor used twice or left out, or an eps",
-        )
+    if made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1:
+        return _name_factor(made, "little else is wrong")
     precision = _read_precision(split, made)
     if precision is not None:
         return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
+    if suspect.measure == "factor":
+        return _name_factor(made, "what else is wrong is rounding")
     if made.relative < _APPROXIMATION:
         return Cause(
             "approximation",
@@ -167,6 +164,14 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
         "computation",
         f"the result is another one altogether: {made.relative:.2g} of its size is error",
         _REPLAY_ADVICE,
+    )
+
+
+def _name_factor(made: MadeHere, rest: str) -> Cause:
+    return Cause(
+        "scale",
+        f"the result is {1 + made.scale:.8g} times what it should be, and {rest}",
+        "look for a wrong constant, a factor used twice or left out, or an eps",
     )
 
 
