@@ -287,3 +287,15 @@ def test_an_element_that_is_not_a_number_is_no_error_of_nothing(
     first = blame(capture(tmp_path / "candidate", kernels), trusted).first
     assert first is not None
     assert first.made is not None and math.isinf(first.made)
+
+
+def test_what_runs_between_modules_is_not_said_to_come_from_outside_for_certain(
+    tmp_path: Path,
+) -> None:
+    reference = capture(tmp_path / "reference", level="L0")
+    kernels = Kernels(aten.gelu, 0, scaled(1.5))
+    first = blame(capture(tmp_path / "candidate", kernels, level="L0"), reference).first
+    assert first is not None
+    assert (first.call, first.place) == ("Module.second.Linear.forward.0", "input.0")
+    assert first.confidence == "likely"
+    assert "code between modules" in first.cause.text

@@ -16,7 +16,7 @@ from tensorprobe.blame.evidence import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
 from tensorprobe.records import TensorValue
 
-__all__ = ["Cause", "name_cause"]
+__all__ = ["Cause", "is_between_modules", "name_cause"]
 
 _PICKING = frozenset(
     (
@@ -78,6 +78,13 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             f"it is called with other arguments: {changes}",
             "compare the configuration and the code around this call",
         )
+    if suspect.basis == "state" and is_between_modules(suspect):
+        return Cause(
+            "state",
+            f"{suspect.place} differs, and no recorded module made it: it comes from outside or "
+            "from code between modules",
+            "capture at level mix, which records what runs between modules",
+        )
     if suspect.basis == "state":
         return Cause(
             "state",
@@ -122,6 +129,11 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     if suspect.split is not None:
         return _read_error(operation, suspect, suspect.split)
     return _read_distances(suspect)
+
+
+def is_between_modules(suspect: Suspect) -> bool:
+    """Whether what differs is given to a module: code that runs around it may have made it."""
+    return suspect.call.startswith("Module.") and suspect.place.startswith("input")
 
 
 _REPLAY_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"

@@ -29,12 +29,14 @@ from tensorprobe.blame.agreement import (
     significant_bits,
 )
 from tensorprobe.blame.operations import (
+    AVERAGING,
     EXACT,
     EXPONENTIALS,
     MATRIX,
     NORMS,
     RANDOM,
     ROUNDED_ONCE,
+    SCALING,
     is_compound,
     operation_of,
 )
@@ -292,6 +294,8 @@ def _gain(
         return 1.0
     if operation in MATRIX:
         return max(1.0, _product_size(output, floats, saved, terms) / size)
+    if _only_scales(operation, output, floats, saved):
+        return 1.0
     sizes = sorted((largest_element(d.reference) for d in floats), reverse=True)
     summed = sizes[0]
     if operation in NORMS and not saved:
@@ -311,6 +315,21 @@ def _gain(
     if most > count:
         summed *= math.sqrt(most / count)
     return max(1.0, summed / size)
+
+
+def _only_scales(
+    operation: str, output: Distance, floats: Sequence[Distance], saved: Sequence[Distance]
+) -> bool:
+    """Whether a result is its one input times a number, spread over more elements or not.
+
+    Its size then tells the number, and nothing has cancelled.
+    """
+    if operation in SCALING:
+        tensors = [d for d in saved or floats if is_float(d.reference)]
+        return sum(d.place.startswith("input") for d in tensors) == 1
+    if operation in AVERAGING and saved:
+        return math.prod(output.candidate.shape) >= math.prod(floats[0].candidate.shape)
+    return False
 
 
 def _product_size(

@@ -10,6 +10,7 @@ from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
 
 __all__ = [
+    "AVERAGING",
     "CONVOLUTIONS",
     "EXACT",
     "EXPONENTIALS",
@@ -20,6 +21,7 @@ __all__ = [
     "PLACES_ALONE",
     "RANDOM",
     "ROUNDED_ONCE",
+    "SCALING",
     "WITH_PLACES",
     "is_compound",
     "operation_of",
@@ -104,6 +106,14 @@ RANDOM = _set_of(
 
 CONVOLUTIONS = _set_of("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
 """Products whose gradients, too, may be added up window by window."""
+
+SCALING = _set_of(
+    "mul __mul__ __rmul__ __imul__ mul_ multiply div div_ __truediv__ __itruediv__ true_divide"
+)
+"""Operations that may multiply a tensor by a number."""
+
+AVERAGING = _set_of("mean sum")
+"""Operations whose gradients are spread over what was summed."""
 
 NORMS = _set_of("layer_norm group_norm batch_norm instance_norm rms_norm local_response_norm")
 """Operations that divide by how far their input spreads."""

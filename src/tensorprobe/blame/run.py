@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprobe.blame.analyse import RankAnalysis, analyse_rank
-from tensorprobe.blame.causes import name_cause
+from tensorprobe.blame.causes import is_between_modules, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, Verdict
 from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
@@ -226,6 +226,8 @@ def _is_forward_suspect(entry: RankSuspect) -> bool:
 def _confidence(entry: RankSuspect) -> Confidence:
     """Say how sure a suspect is: what was proved, what is told by a yardstick, what is first."""
     suspect = entry.suspect
+    if suspect.basis == "state" and is_between_modules(suspect):
+        return "likely"
     if suspect.basis in ("arguments", "state"):
         return "certain"
     if suspect.basis == "replay":
