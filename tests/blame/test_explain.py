@@ -184,3 +184,20 @@ def test_a_gradient_that_arrives_not_finite_is_named_though_nobody_recorded_sent
     answer = blame(run("candidate", nothing), run("reference", sized(1.0)))
     assert answer.culprit == "Tensor.transpose.0.backward"
     assert answer.first is not None and answer.first.cause.kind == "non-finite"
+
+
+def test_a_gradient_that_is_only_spread_has_nothing_that_cancels(tmp_path: Path) -> None:
+    """The mean of 64 makes its gradient 64 times smaller: that is no cancellation."""
+
+    def run(folder: str, factor: float) -> Path:
+        small = TensorValue("torch.bfloat16", (4,), 1.0, -1.0, 0.1, 1.5)
+        wide = TensorValue("torch.bfloat16", (4, 64), 9.0, -9.0, 0.1, 40.0)
+        spread = TensorValue(
+            "torch.bfloat16", (4, 64), factor / 64, -factor / 64, 0.1 * factor / 64, factor / 5
+        )
+        calls = [("Tensor.mean.0.forward", wide, small), ("Tensor.mean.0.backward", small, spread)]
+        return write(tmp_path / folder, calls)
+
+    answer = blame(run("candidate", 0.5), run("reference", 1.0))
+    assert answer.culprit == "Tensor.mean.0.backward"
+    assert answer.first is not None and answer.first.cause.kind == "scale"
