@@ -94,7 +94,8 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
         _cut_rows(ours, theirs, candidate, reference)
     operation = operation_of(pair.name)
     exact = operation in EXACT and pair.phase == "forward"
-    setting = _find_setting(theirs, reference)
+    start, _ = _start_of(theirs, reference)
+    setting = find_setting(start, reference.load) if _is_module(start) else 0
     replay_ours = _replayer(ours, candidate, setting, exact=exact)
     replay_theirs = _replayer(theirs, reference, setting, exact=exact)
     found, skipped = [], []
@@ -188,19 +189,13 @@ class _Job:
     shortest: float
 
 
-def _find_setting(call: CallRecord, side: Side) -> int:
-    forward, _ = _start_of(call, side)
-    return find_setting(forward, side.load) if _is_module(forward) else 0
-
-
 def _is_module(forward: CallRecord) -> bool:
     return isinstance(parse_call(forward.name), ModuleCall)
 
 
 def _replayer(call: CallRecord, side: Side, setting: int, *, exact: bool) -> _Replay:
     """Return a function that replays a call in one preparation, shaken by the n-th draw."""
-    start = _start_of(call, side)
-    forward, backward = start
+    forward, backward = _start_of(call, side)
     output = next((v for v in flat_tensors(forward.outputs) if v is not None), None)
     short = None if output is None else getattr(torch, output.dtype.removeprefix("torch."), None)
     is_module = _is_module(forward)
