@@ -1,453 +1,456 @@
 """Make pairs of dumps with planted faults, and benign ones, for `benchmarks/blame.py`.
 
-    python benchmarks/blame_pairs.py FOLDER [--only NAME]
+    python benchmarks/blame_pairs.py FOLDER [--only NAME] [--set first] [--recorder msprobe]
+    python benchmarks/blame_pairs.py FOLDER --random SEED --count N [--models second]
 
-Each pair is one training step of a small model, captured by tensorprobe. Faults are planted below
-the recorded API, in one ATen kernel; noise (other kernels, other precision) is everywhere. Which
-call is at fault is found without the tool: it is the first whose bits change when the fault is
-added to an otherwise identical run.
+Each pair (`pair_cases.py`) is one training step of a small model (`pair_models.py`), captured by
+tensorprobe or, where that is installed, by msprobe. Faults are planted below the recorded API, in
+one ATen kernel (`pair_kernels.py`), or in the candidate's model; noise (other kernels, other
+precision) is everywhere. Which call is at fault is found without the tool: it is the first whose
+bits change when the fault is added to an otherwise identical run. A set of random pairs draws the
+model, the type, the noise, the kernel and the fault; what changes nothing, or less than three times
+the noise, is drawn again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
+import random
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from pair_cases import BF16, CASES, F16, F32, SECOND_CASES, Case
+from pair_kernels import (
+    Kernels,
+    flipped_bit,
+    negated_half,
+    noise,
+    on,
+    one_element,
+    saturated,
+    scale,
+    shifted,
+    stale,
+    through,
+)
+from pair_models import FIRST, MODELS, SECOND, THIRD
 from torch import nn
-from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from tensorprobe import PrecisionDebugger, open_dump
-from tensorprobe.records import TensorValue
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-Change = Callable[[Any, tuple[Any, ...]], Any]
 
-PRODUCTS = {
-    aten.mm,
-    aten.addmm,
-    aten.bmm,
-    aten.baddbmm,
-    aten.convolution,
-    aten.convolution_backward,
-}
-KERNELS = PRODUCTS | {
-    aten.native_layer_norm,
-    aten.native_layer_norm_backward,
-    aten._softmax,
-    aten._softmax_backward_data,
-    aten.gelu,
-    aten.gelu_backward,
-    aten.tanh,
-    aten.native_batch_norm,
-    aten.native_batch_norm_backward,
-    aten.sum,
-    aten.mean,
-}
 
-
-class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs some kernels in another way, and one of them wrongly."""
-
-    def __init__(self, noise: str, fault: tuple[Any, int, Change] | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.noise, self.fault, self.seen = noise, fault, 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        packet = func.overloadpacket
-        # What a kernel is made of here is not part of the run, so nothing of it is recorded.
-        with torch._C.DisableTorchFunction():
-            result = self.run(func, packet, args, kwargs or {})
-            if self.fault is not None and packet is self.fault[0]:
-                self.seen += 1
-                if self.seen - 1 == self.fault[1]:
-                    result = self.fault[2](result, args)
-        return result
-
-    def run(self, func: Any, packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a kernel in the way that this noise means."""
-        if self.noise == "f64" and packet in KERNELS:
-            shorts = {t.dtype for t in flat(args) if t.is_floating_point()}
-            wide = func(*mapped(args, lambda t: t.double()), **kwargs)
-            short = min(shorts, key=lambda d: torch.finfo(d).bits) if shorts else torch.float32
-            return mapped(wide, lambda t: t.to(short))
-        if self.noise == "tf32" and packet in PRODUCTS:
-            return func(*mapped(args, tf32), **kwargs)
-        if self.noise == "splitk" and packet in (aten.mm, aten.bmm):
-            a, b = args
-            half = a.shape[-1] // 2
-            return func(a[..., :half], b[..., :half, :]) + func(a[..., half:], b[..., half:, :])
-        if self.noise == "splitk" and packet is aten.addmm:
-            bias, a, b = args
-            half = a.shape[-1] // 2
-            return a[:, half:] @ b[half:] + (a[:, :half] @ b[:half] + bias)
-        return func(*args, **kwargs)
-
-
-def flat(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [t for item in value for t in flat(item)] if isinstance(value, (list, tuple)) else []
-
-
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value) if value.is_floating_point() else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(item, change) for item in value)
-    return value
-
-
-def tf32(t: Tensor) -> Tensor:
-    if t.dtype != torch.float32:
-        return t
-    bits = t.contiguous().view(torch.int32)
-    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
-
-
-# --- faults --------------------------------------------------------------------------------------
-
-
-def on(index: int, change: Callable[[Tensor, tuple[Any, ...]], Any]) -> Change:
-    """Change one of a kernel's results."""
-
-    def run(result: Any, args: tuple[Any, ...]) -> Any:
-        if isinstance(result, Tensor):
-            return change(result, args)
-        items = list(result)
-        items[index] = change(items[index], args)
-        return tuple(items)
-
-    return run
-
-
-def scale(factor: float, index: int = 0) -> Change:
-    return on(index, lambda t, _: t * factor)
-
-
-def noise(size: float, index: int = 0) -> Change:
-    generator = torch.Generator().manual_seed(7)
-    return on(index, lambda t, _: t * (1 + size * torch.randn(t.shape, generator=generator).to(t)))
-
-
-def one_element(change: Callable[[float], float], index: int = 0) -> Change:
-    def run(t: Tensor, _: tuple[Any, ...]) -> Tensor:
-        t = t.clone(memory_format=torch.contiguous_format)
-        place = int(t.abs().reshape(-1).argmax())
-        t.view(-1)[place] = change(float(t.view(-1)[place]))
-        return t
-
-    return on(index, run)
-
-
-def shifted(t: Tensor, _: tuple[Any, ...]) -> Tensor:
-    return t.roll(1, 0)
-
-
-def missing_bias(t: Tensor, args: tuple[Any, ...]) -> Any:
-    return t - args[0]
-
-
-def low_accumulation(t: Tensor, args: tuple[Any, ...]) -> Any:
-    bias, a, b = args
-    total = bias.to(torch.bfloat16).expand_as(t)
-    for k in range(a.shape[1]):
-        total = (total + a[:, k : k + 1].to(torch.bfloat16) * b[k].to(torch.bfloat16)).bfloat16()
-    return total.to(t.dtype)
-
-
-def truncated(t: Tensor, args: tuple[Any, ...]) -> Any:
-    bias, a, b = args
-    exact = torch.addmm(bias.float(), a.float(), b.float())
-    return (exact.view(torch.int32) & ~0xFFFF).view(torch.float32).to(t.dtype)
-
-
-def tanh_gelu(t: Tensor, args: tuple[Any, ...]) -> Any:
-    return functional.gelu(args[0], approximate="tanh")
-
-
-def leaky(t: Tensor, args: tuple[Any, ...]) -> Any:
-    return torch.where(args[1] <= 0, args[0] * 0.01, t)
-
-
-def no_sum_term(t: Tensor, args: tuple[Any, ...]) -> Any:
-    return args[0] * args[1]
-
-
-def biased_mean(t: Tensor, args: tuple[Any, ...]) -> Any:
-    return t * 24 / 23
-
-
-def saturated(t: Tensor, _: tuple[Any, ...]) -> Tensor:
-    limit = float(t.abs().reshape(-1).kthvalue(int(0.995 * t.numel())).values)
-    return t.clamp(-limit, limit)
-
-
-def unbiased_norm(t: Tensor, args: tuple[Any, ...]) -> Any:
-    n = args[0].numel() // args[0].shape[1]
-    return t * ((n - 1) / n) ** 0.5
-
-
-# --- models --------------------------------------------------------------------------------------
-
-
-def text(module: nn.Module, **more: Tensor) -> Callable[[], Tensor]:
-    ids = torch.randint(0, 60, (3, 11))
-    return lambda: module(input_ids=ids, **more).last_hidden_state.float().pow(2).mean()
-
-
-def bert(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    library: Any = import_module("transformers")
-
-    model = library.BertModel(
-        library.BertConfig(
-            vocab_size=60, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
-            intermediate_size=40, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-            attn_implementation="eager",
-        ),
-        add_pooling_layer=False,
-    ).to(dtype)  # fmt: skip
-    return model, text(model)
-
-
-def t5(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    library: Any = import_module("transformers")
-
-    model = library.T5Model(
-        library.T5Config(vocab_size=60, d_model=24, d_kv=8, d_ff=40, num_layers=2, num_heads=3,
-                 dropout_rate=0.0)
-    ).to(dtype)  # fmt: skip
-    return model, text(model, decoder_input_ids=torch.randint(0, 60, (3, 7)))
-
-
-def vit(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    library: Any = import_module("transformers")
-
-    model = library.ViTModel(
-        library.ViTConfig(
-            hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,
-            image_size=16, patch_size=4, attn_implementation="eager",
-        ),
-        add_pooling_layer=False,
-    ).to(dtype)  # fmt: skip
-    pixels = torch.randn(3, 3, 16, 16).to(dtype)
-    return model, lambda: model(pixel_values=pixels).last_hidden_state.float().pow(2).mean()
-
-
-class Recurrent(nn.Module):
-    """An LSTM that classifies texts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(40, 16)
-        self.lstm = nn.LSTM(16, 20, batch_first=True)
-        self.head = nn.Linear(20, 5)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logarithm of the chance of each class."""
-        states, _ = self.lstm(self.embedding(ids))
-        chances: Tensor = functional.log_softmax(self.head(states[:, -1]), -1)
-        return chances
-
-
-def lstm(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    model = Recurrent().to(dtype)
-    ids, targets = torch.randint(0, 40, (6, 9)), torch.randint(0, 5, (6,))
-    return model, lambda: functional.nll_loss(model(ids).float(), targets)
-
-
-class Images(nn.Module):
-    """Convolutions down and up, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 12, 3, padding=1), nn.Conv2d(12, 16, 3, padding=1)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(12), nn.BatchNorm2d(16)])
-        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
-        self.middle, self.head = nn.Linear(8 * 64, 30), nn.Linear(30, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return four numbers for each image."""
-        x = functional.max_pool2d(functional.relu(self.norms[0](self.first(images))), 2)
-        x = functional.leaky_relu(self.norms[1](self.second(x)))
-        x = functional.avg_pool2d(torch.sigmoid(self.up(x)), 2)
-        result: Tensor = self.head(torch.tanh(self.middle(x.flatten(1))))
-        return result
-
-
-def images(dtype: torch.dtype) -> tuple[nn.Module, Callable[[], Tensor]]:
-    model = Images().to(dtype)
-    given, wanted = torch.randn(4, 3, 16, 16).to(dtype), torch.randn(4, 4)
-    return model, lambda: functional.smooth_l1_loss(model(given).float(), wanted)
-
-
-MODELS = {"bert": bert, "t5": t5, "vit": vit, "lstm": lstm, "images": images}
+# --- making a pair -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Case:
-    """One pair: a model, its precision, the candidate's noise, and the fault in one kernel."""
+class Side:
+    """How one run of a pair is made."""
 
-    name: str
-    model: str
-    dtype: torch.dtype = torch.float32
     noise: str = ""
-    fault: tuple[Any, int, Change] | None = None
-    level: str = "L1"
+    fault: bool = False
     prepare: str = ""
-    autocast: torch.dtype | None = None
 
 
-F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
-CASES = [
-    Case("bert_linear_scale_1e-3", "bert", F32, "f64", (aten.addmm, 4, scale(1.001))),
-    Case("bert_linear_missing_bias", "bert", F32, "splitk", (aten.addmm, 3, on(0, missing_bias))),
-    Case("bert_gelu_tanh", "bert", F32, "f64", (aten.gelu, 1, on(0, tanh_gelu))),
-    Case("bert_layernorm_unbiased", "bert", F32, "splitk",
-         (aten.native_layer_norm, 2, scale((23 / 24) ** 0.5))),
-    Case("bert_bf16_linear_lowacc", "bert", BF16, "f64", (aten.addmm, 7, on(0, low_accumulation))),
-    Case("bert_bf16_linear_truncated", "bert", BF16, "", (aten.addmm, 5, on(0, truncated))),
-    Case("bert_softmax_noise_1e-4", "bert", F32, "f64", (aten._softmax, 1, noise(1e-4))),
-    Case("bert_bwd_softmax_no_sum", "bert", F32, "splitk",
-         (aten._softmax_backward_data, 0, on(0, no_sum_term))),
-    Case("bert_bwd_layernorm_scale", "bert", F32, "tf32",
-         (aten.native_layer_norm_backward, 1, scale(1.02))),
-    Case("bert_embedding_shifted", "bert", F32, "", (aten.embedding, 0, on(0, shifted))),
-    Case("t5_mean_biased", "t5", F32, "f64", (aten.mean, 2, on(0, biased_mean))),
-    Case("t5_bmm_element", "t5", F32, "splitk", (aten.bmm, 3, one_element(lambda x: x * 2**10))),
-    Case("t5_relu_backward_leak", "t5", F32, "", (aten.threshold_backward, 1, on(0, leaky))),
-    Case("t5_bwd_mm_noise_1e-3", "t5", F32, "f64", (aten.mm, 40, noise(1e-3))),
-    Case("vit_conv_saturated", "vit", F32, "f64", (aten.convolution, 0, on(0, saturated))),
-    Case("vit_bf16_layernorm_scale_2e-2", "vit", BF16, "f64",
-         (aten.native_layer_norm, 3, scale(1.02))),
-    Case("vit_linear_nan", "vit", F32, "splitk",
-         (aten.addmm, 8, one_element(lambda x: float("nan")))),
-    Case("vit_tf32_linear_scale_5e-3", "vit", F32, "tf32", (aten.addmm, 6, scale(1.005))),
-    Case("lstm_log_softmax_noise_3e-4", "lstm", F32, "splitk", (aten._log_softmax, 0, noise(3e-4))),
-    Case("lstm_mix_embedding_backward", "lstm", F32, "",
-         (aten.embedding_dense_backward, 0, scale(1.01)), "mix"),
-    Case("images_batchnorm_unbiased", "images", F32, "f64",
-         (aten.native_batch_norm, 1, on(0, unbiased_norm))),
-    Case("images_maxpool_shifted", "images", F32, "",
-         (aten.max_pool2d_with_indices, 0, on(0, shifted))),
-    Case("images_convback_weight_half", "images", F32, "f64",
-         (aten.convolution_backward, 1, scale(0.5, 1))),
-    Case("images_tanh_noise_2e-5", "images", F32, "f64", (aten.tanh, 0, noise(2e-5))),
-    Case("images_mix_sigmoid_scale", "images", F32, "splitk", (aten.sigmoid, 0, scale(1.0005)),
-         "mix"),
-    Case("images_bf16_conv_bitflip", "images", BF16, "f64",
-         (aten.convolution, 1, one_element(lambda x: x / 256))),
-    Case("bert_amp_linear_noise_1e-2", "bert", F32, "f64", (aten.addmm, 6, noise(1e-2)),
-         autocast=BF16),
-    Case("vit_amp_bwd_gelu_scale_3e-2", "vit", F32, "f64", (aten.gelu_backward, 0, scale(1.03)),
-         autocast=BF16),
-    Case("t5_amp_rsqrt_scale_2e-2", "t5", F32, "splitk", (aten.rsqrt, 2, scale(1.02)),
-         autocast=BF16),
-    Case("lstm_bf16_linear_scale_5e-2", "lstm", BF16, "f64", (aten.addmm, 0, scale(1.05))),
-    Case("vit_L0_linear_scale_1e-3", "vit", F32, "f64", (aten.addmm, 7, scale(1.001)), "L0"),
-    Case("images_L0_bwd_conv_noise_1e-3", "images", F32, "splitk",
-         (aten.convolution_backward, 1, noise(1e-3)), "L0"),
-    Case("benign_bert_amp_f64", "bert", F32, "f64", autocast=BF16),
-    Case("benign_t5_amp_splitk", "t5", F32, "splitk", autocast=BF16),
-    Case("benign_vit_L0_f64", "vit", F32, "f64", None, "L0"),
-    Case("benign_lstm_bf16_f64", "lstm", BF16, "f64"),
-    Case("benign_images_bf16_f64", "images", BF16, "f64", None, "mix"),
-    Case("benign_bert_tf32_mix", "bert", F32, "tf32", None, "mix"),
-    Case("benign_bert_f64", "bert", F32, "f64"),
-    Case("benign_bert_bf16_f64", "bert", BF16, "f64"),
-    Case("benign_t5_splitk", "t5", F32, "splitk"),
-    Case("benign_t5_bf16_splitk", "t5", BF16, "splitk"),
-    Case("benign_vit_tf32", "vit", F32, "tf32"),
-    Case("benign_lstm_mix_f64", "lstm", F32, "f64", None, "mix"),
-    Case("benign_images_f64", "images", F32, "f64"),
-    Case("benign_images_channels_last", "images", F32, "", None, "L1", "channels_last"),
-    Case("benign_images_ulp", "images", F32, "", None, "L1", "ulp"),
-    Case("benign_vit_bf16_splitk", "vit", BF16, "splitk"),
-]  # fmt: skip
-
-
-def capture(case: Case, folder: Path, *, noise: str, fault: bool, prepare: str = "") -> None:
-    torch.manual_seed(5)
+def run_step(case: Case, side: Side, start: Callable[[nn.Module], Kernels]) -> Kernels:
+    """Train one step and return what the kernels saw."""
+    torch.manual_seed(case.seed)
     model, compute_loss = MODELS[case.model](case.dtype)
     model.train()
     with torch.no_grad():
         for parameter in model.parameters():
             # Biases of 0 and weights of 1 hide faults.
             parameter.add_(0.05 * torch.randn(parameter.shape).to(parameter))
-    if prepare == "channels_last":
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    elif prepare == "ulp":
-        with torch.no_grad():
+        if side.fault and case.tweak is not None:
+            case.tweak(model)
+        if side.prepare == "ulp":
             for parameter in model.parameters():
                 parameter.copy_(torch.nextafter(parameter, parameter + 1))
-    debugger = PrecisionDebugger(task="tensor", dump_path=str(folder), level=case.level)
-    planted = case.fault if fault else None
-    kernels = Kernels(noise, planted)
-    debugger.start(model)
+    if side.prepare == "channels_last":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if side.prepare == "threads":
+        torch.set_num_threads(2)
+    attention = torch.nn.attention.SDPBackend.MATH
+    kernels = start(model)
+    torch.manual_seed(case.seed + 1)
     casting = torch.autocast("cpu", case.autocast, enabled=case.autocast is not None)
-    with kernels, casting:
-        compute_loss().backward()  # type: ignore[no-untyped-call]
+    with torch.backends.mkldnn.flags(enabled=side.prepare != "mkldnn"), kernels, casting:
+        if side.prepare == "sdpa":
+            with torch.nn.attention.sdpa_kernel(attention):
+                compute_loss().backward()  # type: ignore[no-untyped-call]
+        else:
+            compute_loss().backward()  # type: ignore[no-untyped-call]
+    if side.prepare == "threads":
+        torch.set_num_threads(1)
+    return kernels
+
+
+def capture(case: Case, folder: Path, side: Side) -> str | None:
+    """Record a step with tensorprobe."""
+    debugger: Any = import_module("tensorprobe").PrecisionDebugger(
+        task="tensor", dump_path=str(folder), level=case.level
+    )
+    planted = case.fault if side.fault else None
+
+    def start(model: nn.Module) -> Kernels:
+        debugger.start(model)
+        return Kernels(side.noise, planted)
+
+    kernels = run_step(case, side, start)
     debugger.stop()
     debugger.step()
     debugger.close()
-    if planted is not None and kernels.seen <= planted[1]:
-        raise SystemExit(f"{case.name}: {planted[0]} ran {kernels.seen} times only")
+    if planted is not None and kernels.seen.get(planted[0], 0) <= planted[1]:
+        raise SystemExit(f"{case.name}: {planted[0]} ran too seldom")
+    return None
 
 
-def make(case: Case, folder: Path) -> None:
+def capture_peer(case: Case, folder: Path, side: Side) -> str | None:
+    """Record a step with msprobe, in a process of its own; return the call with the fault."""
+    folder.mkdir(parents=True, exist_ok=True)
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        log = (folder / "log.txt").read_text()
+        if status:
+            raise RuntimeError(f"{case.name}: {log[-1500:]}")
+        culprit = (folder / "culprit.txt").read_text()
+        (folder / "log.txt").unlink()
+        (folder / "culprit.txt").unlink()
+        return culprit or None
+    status = 1
+    try:
+        log_file = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log_file, 1)
+        os.dup2(log_file, 2)
+        (folder / "culprit.txt").write_text(record_peer(case, folder, side) or "")
+        status = 0
+    except BaseException:  # noqa: BLE001 - whatever ends the child is told by its parent.
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def record_peer(case: Case, folder: Path, side: Side) -> str | None:
+    peer: Any = import_module("msprobe.pytorch")
+    hooks: Any = import_module("msprobe.core.hook_manager").BaseHookManager
+    settings = folder / "config.json"
+    settings.write_text(
+        json.dumps(
+            {"task": "tensor", "dump_path": str(folder), "rank": [], "step": [],
+             "level": case.level, "tensor": {"scope": [], "list": [], "data_mode": ["all"]}}
+        )
+    )  # fmt: skip
+    debugger = peer.PrecisionDebugger(config_path=str(settings))
+    thread = threading.get_ident()
+
+    def call_name() -> str | None:
+        collector = debugger.service.data_collector
+        name: str | None = collector.data_processor.current_api_or_module_name
+        return name
+
+    def hush(quiet: bool) -> None:
+        hooks.inner_switch[thread] = quiet
+
+    def start(model: nn.Module) -> Kernels:
+        debugger.start(model)
+        planted = case.fault if side.fault else None
+        return Kernels(
+            side.noise, planted, is_recorder=lambda: bool(hooks.inner_switch[thread]),
+            call_name=call_name, hush=hush,
+        )  # fmt: skip
+
+    kernels = run_step(case, side, start)
+    debugger.stop()
+    debugger.step()
+    settings.unlink()
+    return kernels.culprit
+
+
+Recorder = Callable[[Case, Path, Side], "str | None"]
+
+
+def make(case: Case, folder: Path, record: Recorder) -> str | None:
+    """Make a pair; return why it is no use, or None."""
     shutil.rmtree(folder, ignore_errors=True)
-    capture(case, folder / "bench", noise="", fault=False)
-    capture(case, folder / "npu", noise=case.noise, fault=True, prepare=case.prepare)
-    culprits = []
-    if case.fault is not None:
-        capture(case, folder / "clean", noise=case.noise, fault=False, prepare=case.prepare)
-        culprits = first_change(folder / "npu", folder / "clean")
+    candidate = Side(case.noise, True, case.prepare)
+    record(case, folder / "bench", Side(case.reference_noise))
+    planted = record(case, folder / "npu", candidate)
+    expected: dict[str, Any] = {"kind": "benign", "culprits": [], "level": case.level}
+    if not case.is_benign:
+        record(case, folder / "clean", Side(case.noise, False, case.prepare))
+        found = compare_runs(folder, planted, case.level)
         shutil.rmtree(folder / "clean")
-    kind = "benign" if case.fault is None else "fault"
-    (folder / "expected.json").write_text(json.dumps({"kind": kind, "culprits": culprits}))
-    print(f"{case.name:<36}{', '.join(culprits)}", flush=True)
+        if isinstance(found, str):
+            shutil.rmtree(folder)
+            return found
+        expected = {"kind": "fault", "level": case.level, **found}
+    (folder / "expected.json").write_text(json.dumps(expected))
+    print(f"{case.name:<44}{', '.join(expected['culprits'])}", flush=True)
+    return None
 
 
-def first_change(changed: Path, clean: Path) -> list[str]:
-    """Return the first call with other outputs, and the module around it if that is all it does."""
-    part, other = open_dump(changed).parts[0], open_dump(clean).parts[0]
+def compare_runs(folder: Path, planted: str | None, level: str) -> dict[str, Any] | str:
+    """Return the calls that are right answers: the first whose results the fault changes."""
+    changed, clean, trusted = (read_calls(folder / side) for side in ("npu", "clean", "bench"))
     found: list[str] = []
-    for call in part.calls():
-        if ".parameters_grad" in call.name:
+    arrived: str | None = None
+    magnitude = noise_there = 0.0
+    for name, call in changed.items():
+        if ".parameters_grad" in name:
             continue
-        twin = other.call(call.name)
-        for leaf, before in zip(call.leaves(), twin.leaves(), strict=True):
-            if leaf.section != "output" or not isinstance(leaf.value, TensorValue):
-                continue
-            assert isinstance(before.value, TensorValue)
-            same = part.load(leaf.value).array.tobytes() == other.load(before.value).array.tobytes()
-            if not same:
-                if not found:
-                    found.append(call.name)
-                elif part.parent(found[0]) == call.name:
-                    return [*found, call.name]
-                break
+        twin = clean.get(name, {})
+        outputs = {key: path for key, path in call.items() if key.startswith("output")}
+        if not found:
+            differing = [key for key, path in outputs.items() if not same(path, twin.get(key))]
+            if differing:
+                inputs = {k: p for k, p in call.items() if not k.startswith("output")}
+                touched = any(not same(p, twin.get(k)) for k, p in inputs.items())
+                if touched and (level == "L0" or planted in (None, name)):
+                    return "the fault sits in what is not recorded"
+                found.append(name)
+                reference = trusted.get(name, {})
+                for key in differing:
+                    magnitude = max(magnitude, distance(outputs[key], twin.get(key)))
+                    noise_there = max(noise_there, distance(twin.get(key), reference.get(key)))
+            elif arrived is None and "backward" in name:
+                inputs = {k: p for k, p in call.items() if k.startswith("input")}
+                if any(not same(path, twin.get(key)) for key, path in inputs.items()):
+                    arrived = name
+        elif name.startswith("Module.") and parents(folder).get(found[0]) == name:
+            found.append(name)
+            break
+    if not found and arrived is None:
+        grads = [n for n, c in changed.items() if ".parameters_grad" in n and any(
+            not same(path, clean.get(n, {}).get(key)) for key, path in c.items())]  # fmt: skip
+        if not grads:
+            return "nothing changes"
+        return {"culprits": [grads[0], grads[0].replace("parameters_grad", "backward.0")],
+                "gap": False, "magnitude": None}  # fmt: skip
+    if math.isfinite(magnitude) and magnitude < 3 * noise_there:
+        return f"{magnitude:.1e} is hidden by noise of {noise_there:.1e}"
+    result = {"culprits": found, "gap": False, "magnitude": magnitude, "noise": noise_there}
+    if planted is None or planted in found or planted.startswith("Module"):
+        return result
+    if arrived is not None and "backward" in planted and planted in changed:
+        return {**result, "culprits": [planted], "gap": True}
+    return f"planted in {planted}, shows in {found}, arrives at {arrived}"
+
+
+def parents(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in (folder / "npu").rglob("construct.json"):
+        for name, parent in json.loads(path.read_text()).items():
+            found[name] = parent[0] if isinstance(parent, list) else parent
     return found
+
+
+def read_calls(folder: Path) -> dict[str, dict[str, Path]]:
+    """Return the files of each call's tensors by their places."""
+    path = next(folder.rglob("dump.json"))
+    data = json.loads(path.read_text())["data"]
+    files = path.parent / "dump_tensor_data"
+    found: dict[str, dict[str, Path]] = {}
+    for name, call in data.items():
+        places: dict[str, Path] = {}
+        found[name] = places
+
+        def walk(value: Any, place: str, places: dict[str, Path] = places) -> None:
+            if isinstance(value, dict) and value.get("data_name"):
+                places[place] = files / value["data_name"]
+            elif isinstance(value, dict):
+                for key, item in value.items():
+                    walk(item, f"{place}.{key}")
+            elif isinstance(value, list):
+                for index, item in enumerate(value):
+                    walk(item, f"{place}.{index}")
+
+        for section, value in call.items():
+            walk(value, section)
+    return found
+
+
+def same(path: Path, other: Path | None) -> bool:
+    if other is None:
+        return False
+    a, b = torch.load(path), torch.load(other)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def distance(path: Path | None, other: Path | None) -> float:
+    if path is None or other is None:
+        return math.inf
+    a, b = torch.load(path).double(), torch.load(other).double()
+    if a.shape != b.shape:
+        return math.inf
+    size = float(b.norm())
+    return float((a - b).norm()) / size if size else math.inf
+
+
+# --- random pairs --------------------------------------------------------------------------------
+
+SIZES = (3e-5, 1e-4, 1e-3, 1e-2, 5e-2)
+
+
+def draw_case(number: int, seed: int, models: list[str], *, benign: bool) -> Case:
+    dice = random.Random(f"{seed}/{number}")
+    model = dice.choice(models)
+    dtype, autocast = dice.choice(
+        [(F32, None)] * 5 + [(BF16, None)] * 2 + [(F32, BF16)] * 2 + [(F32, F16)]
+    )
+    level = dice.choice(["L1"] * 7 + ["mix"] * 2 + ["L0"])
+    kinds = ["f64", "splitk", "device", "device", "tf32", "scatter", ""]
+    if dtype is BF16 or autocast is not None:
+        kinds = ["f64", "device", "scatter", ""]
+    noise_kind = dice.choice(kinds)
+    prepare = ""
+    if noise_kind == "":
+        prepare = dice.choice(["threads", "mkldnn", "ulp", "sdpa", "channels_last", ""])
+        images = ("mobile", "denoiser", "windows", "vae", "spatial", "pairs")
+        if prepare == "channels_last" and model not in images:
+            prepare = "mkldnn"
+    case = Case(
+        "", model, dtype, noise_kind, None, level, prepare, autocast, seed=dice.randrange(1000)
+    )
+    if dice.random() < 0.2:
+        case = replace(case, noise="", reference_noise=noise_kind)
+    precision = {None: str(dtype)[6:], BF16: "bf16amp", F16: "fp16amp"}[autocast]
+    label = f"{number:03d}_{model}_{precision}_{level}_{noise_kind or prepare or 'twice'}"
+    if benign:
+        return replace(case, name=f"benign_{label}")
+    if dice.random() < 0.06:
+        return replace(case, name=f"{label}_state", tweak=other_weight(dice.random()))
+    kernel, nth, outputs = dice.choice(list_kernels(case))
+    index = dice.randrange(outputs)
+    size = dice.choice(SIZES)
+    changes = {
+        f"scale_{size}": scale(1 + size, index),
+        f"noise_{size}": noise(size, index),
+        f"noise_{size}_": noise(size, index),
+        "bit": one_element(lambda x: flipped_bit(x, 27), index, place=dice.randrange(10**6)),
+        "nan": one_element(lambda x: math.nan, index, place=dice.randrange(10**6)),
+        "largest": one_element(lambda x: x * 1.3, index),
+        "shifted": on(index, lambda t, a: shifted(t, a) if t.dim() else t * 2),
+        "negated": on(index, negated_half),
+        "half": scale(0.5, index),
+        "row": stale() if index == 0 else scale(0.5, index),
+        "saturated": on(index, lambda t, a: saturated(t, a) if t.numel() > 300 else t * 0.9),
+        "bf16": through(BF16 if dtype is F32 else torch.float8_e4m3fn),
+    }
+    fault = dice.choice(list(changes))
+    short = str(kernel).replace("aten.", "").strip("_")
+    return replace(case, name=f"{label}_{short}.{nth}.{index}_{fault}",
+                   fault=(kernel, nth, changes[fault]))  # fmt: skip
+
+
+def other_weight(where: float) -> Callable[[nn.Module], None]:
+    """Return a change of one parameter: what a wrong load or a stale copy leaves."""
+
+    def tweak(model: nn.Module) -> None:
+        weights = list(model.parameters())
+        weights[int(where * len(weights))].mul_(1.03)
+
+    return tweak
+
+
+def list_kernels(case: Case) -> list[tuple[Any, int, int]]:
+    """Return the kernels of a step that a fault may sit in: number of the call and of results."""
+    found: list[tuple[Any, int, int]] = []
+
+    class Listed(Kernels):  # type: ignore[no-untyped-call]
+        def run(self, func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
+            result = super().run(func, packet, args, kwargs)
+            tensors = list(result) if isinstance(result, (list, tuple)) else [result]
+            aliases = any(r.alias_info is not None for r in func._schema.returns)
+            if not aliases and packet not in UNUSED:
+                floats = [t for t in tensors if isinstance(t, Tensor) and t.is_floating_point()]
+                if floats and floats[0].numel() > 1:
+                    found.append((packet, self.seen.get(packet, 0), 1))
+                    if packet is aten.convolution_backward:
+                        found[-1] = (packet, self.seen.get(packet, 0), 2)
+            return result
+
+    run_step(case, Side(), lambda model: Listed("", None))
+    return found
+
+
+UNUSED = {aten.detach, aten._to_copy, aten.empty, aten.empty_like, aten.randn_like, aten.bernoulli}
+UNUSED |= {aten.zeros, aten.ones, aten.zeros_like, aten.ones_like, aten.full, aten.arange}
+UNUSED |= {aten.new_zeros, aten.scalar_tensor, aten.native_dropout}
+
+
+def make_random(
+    folder: Path, seed: int, count: int, models: list[str], record: Recorder, *, benign: bool
+) -> None:
+    number = made = 0
+    while made < count:
+        number += 1
+        case = draw_case(number, seed, models, benign=benign or made % 3 == 2)
+        try:
+            problem = make(case, folder / case.name, record)
+        except RuntimeError as err:
+            problem = str(err)
+        if problem is None:
+            made += 1
+        else:
+            shutil.rmtree(folder / case.name, ignore_errors=True)
+            print(f"  {case.name}: {problem[-300:]}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--set", choices=sorted(SETS), default="first")
+    parser.add_argument("--recorder", choices=("tensorprobe", "msprobe"), default="tensorprobe")
+    parser.add_argument("--random", type=int, help="draw pairs from this seed")
+    parser.add_argument("--count", type=int, default=30, help="how many random pairs")
+    parser.add_argument("--models", choices=sorted(GROUPS), default="second")
+    parser.add_argument("--benign", action="store_true", help="random pairs without faults only")
+    parser.add_argument("--part", type=int, default=0, help="make only every parts-th case")
+    parser.add_argument("--parts", type=int, default=1)
     arguments = parser.parse_args()
-    for case in CASES:
+    torch.set_num_threads(1)
+    record = capture
+    if arguments.recorder == "msprobe":
+        # Here, so that the processes that record need not import it.
+        import_module("msprobe.pytorch")
+        record = capture_peer
+    if arguments.random is not None:
+        models = sorted(GROUPS[arguments.models])
+        make_random(
+            arguments.folder, arguments.random, arguments.count, models, record,
+            benign=arguments.benign,
+        )  # fmt: skip
+        return
+    for case in SETS[arguments.set][arguments.part :: arguments.parts]:
         if arguments.only in case.name:
-            make(case, arguments.folder / case.name)
+            try:
+                problem = make(case, arguments.folder / case.name, record)
+            except RuntimeError as err:
+                problem = str(err)
+            if problem is not None:
+                shutil.rmtree(arguments.folder / case.name, ignore_errors=True)
+                print(f"{case.name}: {problem[-300:]}", flush=True)
+
+
+GROUPS = {"first": FIRST, "second": SECOND, "third": THIRD}
+SETS = {"first": CASES, "second": SECOND_CASES}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,47 @@ def test_the_package_offers_it_by_name(trusted: Path) -> None:
 def test_a_dump_that_is_not_there_is_an_error(trusted: Path, tmp_path: Path) -> None:
     with pytest.raises(DumpError):
         blame(tmp_path / "nothing", trusted)
+
+
+def test_a_weight_of_few_bits_that_is_off_by_a_few_percent_is_state(tmp_path: Path) -> None:
+    """No kernel has touched a parameter: what it is off by is not the noise of the run."""
+
+    def disturb(model: nn.Module) -> None:
+        model.get_parameter("second.weight").mul_(1.03)
+
+    reference = capture(tmp_path / "reference", dtype=torch.bfloat16)
+    candidate = capture(tmp_path / "candidate", prepare=disturb, dtype=torch.bfloat16)
+    first = blame(candidate, reference).first
+    assert first is not None
+    assert (first.call, first.cause.kind) == ("Functional.linear.1.forward", "state")
+
+
+def test_a_result_that_went_through_a_shorter_type_is_a_matter_of_precision(
+    trusted: Path, tmp_path: Path
+) -> None:
+    kernels = Kernels(aten.gelu, 0, lambda result, args: result.half().float())
+    first = blame(capture(tmp_path / "candidate", kernels), trusted).first
+    assert first is not None
+    assert (first.call, first.cause.kind) == ("Functional.gelu.0.forward", "precision")
+    assert "11 significant bits" in first.cause.text
+
+
+def test_an_element_that_is_not_a_number_is_no_error_of_nothing(
+    trusted: Path, tmp_path: Path
+) -> None:
+    kernels = Kernels(aten.gelu, 0, with_element(lambda x: math.nan))
+    first = blame(capture(tmp_path / "candidate", kernels), trusted).first
+    assert first is not None
+    assert first.made is not None and math.isinf(first.made)
+
+
+def test_what_runs_between_modules_is_not_said_to_come_from_outside_for_certain(
+    tmp_path: Path,
+) -> None:
+    reference = capture(tmp_path / "reference", level="L0")
+    kernels = Kernels(aten.gelu, 0, scaled(1.5))
+    first = blame(capture(tmp_path / "candidate", kernels, level="L0"), reference).first
+    assert first is not None
+    assert (first.call, first.place) == ("Module.second.Linear.forward.0", "input.0")
+    assert first.confidence == "likely"
+    assert "code between modules" in first.cause.text

@@ -115,3 +115,89 @@ def test_statistics_that_became_nan_are_told(tmp_path: Path) -> None:
     answer = blame(write(tmp_path / "candidate", calls), reference)
     assert answer.first is not None
     assert answer.first.cause.kind == "non-finite"
+
+
+def averaged(mean: float, *, count: int = 4096) -> TensorValue:
+    shape = (count // 16, 16)
+    return TensorValue("torch.bfloat16", shape, 2.5, -2.5, mean, 48.0, requires_grad=True)
+
+
+def test_a_mean_holds_still_where_single_elements_are_rounded(tmp_path: Path) -> None:
+    """Of 4096 elements a mean moves by a sixty-fourth of what rounding does to one of them."""
+    given = averaged(0.25)
+    name = "Tensor.__add__.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, averaged(0.015625))])
+    rounded = write(tmp_path / "rounded", [(name, given, averaged(0.01574))])
+    moved = write(tmp_path / "moved", [(name, given, averaged(0.0175))])
+    assert blame(rounded, reference).culprit is None
+    answer = blame(moved, reference)
+    assert answer.culprit == name
+    # Its largest element would have to be off by twenty times as much.
+    assert answer.first is not None and answer.first.output is not None
+    assert answer.first.output < 2.0**-10
+
+
+def test_a_mean_of_few_elements_may_move(tmp_path: Path) -> None:
+    given = averaged(0.25, count=16)
+    name = "Tensor.__add__.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, averaged(0.015625, count=16))])
+    moved = write(tmp_path / "moved", [(name, given, averaged(0.0175, count=16))])
+    assert blame(moved, reference).culprit is None
+
+
+def test_a_last_digit_of_a_copys_mean_is_no_proof(tmp_path: Path) -> None:
+    """Inputs with equal statistics may differ in elements that their mean does not show."""
+    given = sized(1.0)
+    name = "Torch.cat.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, sized(2.0))])
+    hidden = write(tmp_path / "hidden", [(name, given, replace(sized(2.0), mean=0.2 + 1e-8))])
+    moved = write(tmp_path / "moved", [(name, given, replace(sized(2.0), mean=0.2 + 1e-4))])
+    assert blame(hidden, reference).culprit is None
+    assert blame(moved, reference).culprit == name
+
+
+def test_a_mask_that_differs_is_a_fault_for_its_inputs_are_no_floats(tmp_path: Path) -> None:
+    given = TensorValue("torch.bool", (4, 4), True, True, None, None)
+    name = "Torch.triu.0.forward"
+    reference = write(tmp_path / "reference", [(name, given, replace(given, min=False))])
+    nothing = replace(given, max=False, min=False)
+    answer = blame(write(tmp_path / "candidate", [(name, given, nothing)]), reference)
+    assert answer.culprit == name
+
+
+def test_a_gradient_that_arrives_not_finite_is_named_though_nobody_recorded_sent_it(
+    tmp_path: Path,
+) -> None:
+    nothing = replace(sized(1.0), max=float("nan"), min=float("nan"), norm=float("nan"))
+
+    def run(folder: str, gradient: TensorValue) -> Path:
+        return write(
+            tmp_path / folder,
+            [
+                ("Functional.tanh.0.forward", sized(1.0), sized(0.7)),
+                ("Tensor.transpose.0.forward", sized(0.7), sized(0.7)),
+                ("Tensor.transpose.0.backward", gradient, gradient),
+                ("Functional.tanh.0.backward", gradient, gradient),
+            ],
+        )
+
+    answer = blame(run("candidate", nothing), run("reference", sized(1.0)))
+    assert answer.culprit == "Tensor.transpose.0.backward"
+    assert answer.first is not None and answer.first.cause.kind == "non-finite"
+
+
+def test_a_gradient_that_is_only_spread_has_nothing_that_cancels(tmp_path: Path) -> None:
+    """The mean of 64 makes its gradient 64 times smaller: that is no cancellation."""
+
+    def run(folder: str, factor: float) -> Path:
+        small = TensorValue("torch.bfloat16", (4,), 1.0, -1.0, 0.1, 1.5)
+        wide = TensorValue("torch.bfloat16", (4, 64), 9.0, -9.0, 0.1, 40.0)
+        spread = TensorValue(
+            "torch.bfloat16", (4, 64), factor / 64, -factor / 64, 0.1 * factor / 64, factor / 5
+        )
+        calls = [("Tensor.mean.0.forward", wide, small), ("Tensor.mean.0.backward", small, spread)]
+        return write(tmp_path / folder, calls)
+
+    answer = blame(run("candidate", 0.5), run("reference", 1.0))
+    assert answer.culprit == "Tensor.mean.0.backward"
+    assert answer.first is not None and answer.first.cause.kind == "scale"

@@ -48,6 +48,12 @@ def test_only_matrix_products_round_once_on_the_way_back() -> None:
     assert not rounds_once("softmax", "forward")
 
 
+def test_what_adds_up_windows_rounds_more_than_once() -> None:
+    assert rounds_once("conv2d", "forward")
+    assert not rounds_once("conv_transpose2d", "forward")
+    assert not rounds_once("conv2d", "backward")
+
+
 def test_matrix_products_of_float32_may_run_in_fewer_bits() -> None:
     assert working_roundoffs("linear", "forward", torch.float32) == (2.0**-24, 2.0**-11, 2.0**-8)
     assert working_roundoffs("softmax", "forward", torch.bfloat16) == (2.0**-8,)

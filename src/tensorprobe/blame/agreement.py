@@ -28,6 +28,7 @@ __all__ = [
     "Distance",
     "Meter",
     "is_float",
+    "is_nonfinite",
     "largest_element",
     "significant_bits",
     "statistics_key",
@@ -48,6 +49,8 @@ class Distance:
         basis: data, statistics, checksum or shape.
         candidate: the candidate's tensor.
         reference: its partner.
+        averages: of statistics: how far means and norms are apart, each relative to the size of
+            what it averages. They hold still where single elements are noisy.
     """
 
     place: str
@@ -55,6 +58,7 @@ class Distance:
     basis: str
     candidate: TensorValue
     reference: TensorValue
+    averages: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,8 @@ class Meter:
                 return Distance(place, 0.0, "checksum", mine, other)
             if mine.norm is None or other.norm is None:
                 return Distance(place, math.nan, "checksum", mine, other)
-        return Distance(place, _statistics_distance(mine, other), "statistics", mine, other)
+        averages = _statistics_distances(mine, other)[1]
+        return Distance(place, _whole_distance(mine, other), "statistics", mine, other, averages)
 
     def _data_distance(self, mine: TensorValue, other: TensorValue) -> float:
         found = self._measurer.distances.get((str(mine.data_name), str(other.data_name)))
@@ -144,7 +149,7 @@ class Meter:
         if found is None:
             # The same pair under other names, or what cannot be read.
             known = None if keys is None else self._by_statistics.get(keys)
-            return _statistics_distance(mine, other) if known is None else known
+            return _whole_distance(mine, other) if known is None else known
         distance = 0.0
         if found.unequal:
             size = largest_element(other)
@@ -195,27 +200,36 @@ def statistics_key(value: TensorValue) -> StatisticsKey | None:
     return (math.prod(value.shape), *numbers)  # type: ignore[return-value]
 
 
-def _statistics_distance(mine: TensorValue, other: TensorValue) -> float:
-    """Return how far the statistics of two tensors are apart, relative to the reference's size."""
+def _whole_distance(mine: TensorValue, other: TensorValue) -> float:
+    largest, averages = _statistics_distances(mine, other)
+    return max(largest, *averages, 0.0)
+
+
+def _statistics_distances(mine: TensorValue, other: TensorValue) -> tuple[float, tuple[float, ...]]:
+    """Return how far extremes are apart, and how far averages are (mean, norm), each relative."""
     size, norm = largest_element(other), _finite(other.norm)
-    worst = 0.0
-    for mine_item, other_item, scale in (
-        (mine.max, other.max, size),
-        (mine.min, other.min, size),
-        (mine.mean, other.mean, size),
-        (mine.norm, other.norm, abs(norm)),
-    ):
-        if mine_item is None or other_item is None:
-            if (mine_item is None) != (other_item is None):
-                return math.inf
-            continue
-        a, b = float(mine_item), float(other_item)
-        if a == b or (math.isnan(a) and math.isnan(b)):
-            continue
-        if not math.isfinite(a) or not math.isfinite(b):
-            return math.inf
-        worst = max(worst, abs(a - b) / scale if scale else math.inf)
-    return worst
+    extremes = (
+        _relative(mine.max, other.max, size),
+        _relative(mine.min, other.min, size),
+    )
+    averages = (
+        _relative(mine.mean, other.mean, size),
+        _relative(mine.norm, other.norm, abs(norm)),
+    )
+    return max(extremes), averages
+
+
+def _relative(
+    mine: bool | int | float | None, other: bool | int | float | None, scale: float
+) -> float:
+    if mine is None or other is None:
+        return 0.0 if mine is other else math.inf
+    a, b = float(mine), float(other)
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    if not math.isfinite(a) or not math.isfinite(b):
+        return math.inf
+    return abs(a - b) / scale if scale else math.inf
 
 
 def _finite(item: bool | int | float | None) -> float:
@@ -227,6 +241,12 @@ def is_float(value: TensorValue) -> bool:
     """Whether a tensor holds numbers that are rounded."""
     dtype = dtype_named(value.dtype)
     return dtype is not None and dtype.kind in ("float", "complex")
+
+
+def is_nonfinite(value: TensorValue) -> bool:
+    """Whether a tensor's statistics show NaN or infinities."""
+    numbers = [float(item) for item in (value.max, value.min, value.norm) if item is not None]
+    return any(not math.isfinite(number) for number in numbers)
 
 
 def significant_bits(dtype: str) -> int:

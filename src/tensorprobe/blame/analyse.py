@@ -16,10 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Meter, is_float, significant_bits
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    Distance,
+    Meter,
+    is_float,
+    significant_bits,
+)
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
-from tensorprobe.blame.explain import Unexplained, explain_call
+from tensorprobe.blame.explain import Background, Unexplained, explain_call
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.operations import MATRIX, RANDOM, operation_of
 from tensorprobe.blame.order import CallPair, Phase, open_sides, pair_calls
@@ -185,6 +191,31 @@ def _may_have_gap(suspects: Sequence[Suspect], effort: Effort) -> bool:
     return not any(suspect.phase == "forward" for suspect in suspects)
 
 
+class _Seen:
+    """The distances of what came before, sorted, for their medians."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._averages: list[float] = []
+        self._singles: list[float] = []
+
+    def add(self, output: Distance) -> None:
+        if 0 < output.value < 1:
+            bisect.insort(self._values, output.value)
+        average = max(output.averages, default=0.0)
+        if 0 < average < 1:
+            bisect.insort(self._averages, average)
+            count = max(1, math.prod(output.candidate.shape))
+            bisect.insort(self._singles, average * math.sqrt(count))
+
+    def background(self) -> Background:
+        return Background(*map(_median, (self._values, self._averages, self._singles)))
+
+
+def _median(numbers: list[float]) -> float:
+    return numbers[len(numbers) // 2] if numbers else 0.0
+
+
 class _Walk:
     """What the distances show in the order of the run.
 
@@ -198,13 +229,18 @@ class _Walk:
     def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
         self.unexplained: dict[str, Unexplained] = {}
         self.before: dict[str, float] = {}
+        self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
-        distances: list[float] = []
+        seen, back = _Seen(), _Seen()
         self.usual = 0.0
         for pair in pairs:
             agreement = agreements[pair.name]
-            background = distances[len(distances) // 2] if distances else 0.0
-            self.before[pair.name] = background
+            background = seen.background()
+            if pair.phase == "backward":
+                # Gradients cancel, and some turn over: the way back has more noise than the way up.
+                background = background.or_more(back.background())
+            self.before[pair.name] = background.value
+            self._backgrounds[pair.name] = background
             if operation_of(pair.name) in UNINITIALISED:
                 continue  # Memory as it was found is no noise of the run.
             forward = _forward_agreement(pair, agreements)
@@ -213,9 +249,19 @@ class _Walk:
                 self.unexplained[pair.name] = found
             elif not self.unexplained:
                 for output in agreement.outputs:
-                    if 0 < output.value < 1 and is_float(output.candidate):
-                        bisect.insort(distances, output.value)
-                self.usual = distances[len(distances) // 2] if distances else 0.0
+                    if is_float(output.candidate):
+                        seen.add(output)
+                        if pair.phase == "backward":
+                            back.add(output)
+                self.usual = seen.background().value
+
+    def explain(
+        self, pair: CallPair, agreements: Mapping[str, CallAgreement], work: float
+    ) -> Unexplained | None:
+        """Judge a call again, with another roundoff of matrix products."""
+        forward = _forward_agreement(pair, agreements)
+        usual = self._backgrounds[pair.name]
+        return explain_call(pair, agreements[pair.name], forward, usual, work)
 
     @staticmethod
     def _find_work(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> float:
@@ -229,9 +275,10 @@ class _Walk:
             own = 2.0 ** -significant_bits(agreement.outputs[0].candidate.dtype)
             if any(not d.value <= 64 * own for d in agreement.inputs):
                 continue
-            if explain_call(pair, agreement, None, 0.0, 0.0) is None:
+            if explain_call(pair, agreement, None, Background(), 0.0) is None:
                 return 0.0
-            return _TF32 if explain_call(pair, agreement, None, 0.0, _TF32) is None else 0.0
+            found = explain_call(pair, agreement, None, Background(), _TF32)
+            return _TF32 if found is None else 0.0
         return 0.0
 
 
@@ -340,9 +387,7 @@ def _collect(
             continue
         unexplained = walk.unexplained.get(pair.name)
         if unexplained is not None and work != walk.work:
-            forward = _forward_agreement(pair, agreements)
-            usual = walk.before[pair.name]
-            unexplained = explain_call(pair, agreements[pair.name], forward, usual, work)
+            unexplained = walk.explain(pair, agreements, work)
         changes = _changed_arguments(pair.candidate, pair.reference)
         split = splits.get(pair.name)
         suspicion = suspicions.get(pair.name)

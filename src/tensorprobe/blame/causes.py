@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
 from tensorprobe.blame.evidence import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
 from tensorprobe.records import TensorValue
 
-__all__ = ["Cause", "name_cause"]
+__all__ = ["Cause", "is_between_modules", "name_cause"]
 
 _PICKING = frozenset(
     (
@@ -77,6 +78,13 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             f"it is called with other arguments: {changes}",
             "compare the configuration and the code around this call",
         )
+    if suspect.basis == "state" and is_between_modules(suspect):
+        return Cause(
+            "state",
+            f"{suspect.place} differs, and no recorded module made it: it comes from outside or "
+            "from code between modules",
+            "capture at level mix, which records what runs between modules",
+        )
     if suspect.basis == "state":
         return Cause(
             "state",
@@ -104,6 +112,13 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             "it draws random numbers, and the runs drew others",
             "seed both runs alike (tensorprobe.seed_all) or turn dropout off, then capture again",
         )
+    if suspect.basis == "gap" and math.isinf(suspect.times):
+        return Cause(
+            "non-finite",
+            f"a gradient arrives at {suspect.place} with NaN or infinities, and no recorded result "
+            "before it has any",
+            "capture this call's gradients with tensorprobe, or at level mix",
+        )
     if suspect.basis == "gap":
         return Cause(
             "computation",
@@ -114,6 +129,11 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     if suspect.split is not None:
         return _read_error(operation, suspect, suspect.split)
     return _read_distances(suspect)
+
+
+def is_between_modules(suspect: Suspect) -> bool:
+    """Whether what differs is given to a module: code that runs around it may have made it."""
+    return suspect.call.startswith("Module.") and suspect.place.startswith("input")
 
 
 _REPLAY_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"
@@ -139,14 +159,12 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
     if made.spikes and made.spikes <= max(3, _FEW * split.count) and made.spikes < split.count / 4:
         return Cause("corruption", _describe_spikes(split, made), _REPLAY_ADVICE)
     if made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1:
-        return Cause(
-            "scale",
-            f"the result is {1 + made.scale:.8g} times what it should be, and little else is wrong",
-            "look for a wrong constant, a factor used twice or left out, or an eps",
-        )
+        return _name_factor(made, "little else is wrong")
     precision = _read_precision(split, made)
     if precision is not None:
         return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
+    if suspect.measure == "factor":
+        return _name_factor(made, "what else is wrong is rounding")
     if made.relative < _APPROXIMATION:
         return Cause(
             "approximation",
@@ -158,6 +176,14 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
         "computation",
         f"the result is another one altogether: {made.relative:.2g} of its size is error",
         _REPLAY_ADVICE,
+    )
+
+
+def _name_factor(made: MadeHere, rest: str) -> Cause:
+    return Cause(
+        "scale",
+        f"the result is {1 + made.scale:.8g} times what it should be, and {rest}",
+        "look for a wrong constant, a factor used twice or left out, or an eps",
     )
 
 
@@ -183,6 +209,12 @@ def _read_precision(split: OutputSplit, made: MadeHere) -> str | None:
             f"it cuts results off instead of rounding them: they are too small by "
             f"{-made.bias:.2f} of half a unit in the last place on average"
         )
+    if made.bits and made.bits != split.reference.bits and made.relative < 2.0 ** (1 - made.bits):
+        name = "bfloat16" if made.bits == 8 else "float16 or TF32"
+        return (
+            f"all its values have {made.bits} significant bits, as those of {name}, and its type "
+            "has 24: it was rounded on the way"
+        )
     for roundoff, level in zip(split.roundoffs[1:], made.levels[1:], strict=False):
         if level <= 2:
             bits = round(-math.log2(roundoff))
@@ -204,7 +236,7 @@ def _read_distances(suspect: Suspect) -> Cause:
             f"its result has the shape {list(mine.shape)} instead of {list(other.shape)}",
             "capture with task tensor to see the values",
         )
-    if _is_nonfinite(mine) and not _is_nonfinite(other):
+    if is_nonfinite(mine) and not is_nonfinite(other):
         return Cause(
             "non-finite",
             "its result holds NaN or infinities, its inputs do not",
@@ -224,11 +256,6 @@ def _read_distances(suspect: Suspect) -> Cause:
         f"explain {found.allowed:.1e}",
         advice,
     )
-
-
-def _is_nonfinite(value: TensorValue) -> bool:
-    numbers = [float(item) for item in (value.max, value.min, value.norm) if item is not None]
-    return any(not math.isfinite(number) for number in numbers)
 
 
 def _common_factor(mine: TensorValue, other: TensorValue) -> float | None:

@@ -29,6 +29,8 @@ class MadeHere:
         overflowed: elements that are infinite because their replay is too large for the type.
         unequal: elements of an exact operation that are not what they must be.
         spikes: elements whose error is beyond what rounding explains.
+        bits: the significant bits that all elements of a float32 result get by with, where that is
+            those of a shorter type; else 0.
     """
 
     relative: float = 0.0
@@ -43,6 +45,7 @@ class MadeHere:
     overflowed: int = 0
     unequal: int = 0
     spikes: int = 0
+    bits: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,10 @@ cancellation: for a product of matrices sqrt(n) * |a| * |b| over the largest res
 squares for |a| and |b|. Of a tensor that differs only statistics may be known, which show less than
 its elements do; so what is inherited is at least the distance that tensors before it have in this
 run, and a copy of a part of it may show what the whole hid.
+
+Means and norms average over the elements: rounding, which has no common direction, leaves on them
+only 1 / sqrt(elements) of what it leaves on the largest element, and where a kernel rounds what a
+whole row shares, 1 / sqrt(rows). So they are held against that much less.
 """
 
 from __future__ import annotations
@@ -24,18 +28,59 @@ from tensorprobe.blame.agreement import (
     largest_element,
     significant_bits,
 )
-from tensorprobe.blame.operations import EXACT, MATRIX, RANDOM, ROUNDED_ONCE, operation_of
+from tensorprobe.blame.operations import (
+    AVERAGING,
+    EXACT,
+    EXPONENTIALS,
+    MATRIX,
+    NORMS,
+    RANDOM,
+    ROUNDED_ONCE,
+    SCALING,
+    is_compound,
+    operation_of,
+)
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Unexplained", "explain_call"]
+__all__ = ["Background", "Unexplained", "explain_call"]
 
 # What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
 # below 2 of it. A module is many steps, each of which may be eight times off the other way.
 _SLACK = 5.0
 _MODULE_SLACK = 40.0
+# Sums over many elements keep close to what is expected of them.
+_AVERAGE_SLACK = 2.0
 # Rows of a matrix differ in size; four standard deviations cover their tails.
 _TAILS = 4.0
 _PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """How far results of a run usually are apart.
+
+    Attributes:
+        value: their distance.
+        average: that of their means and norms.
+        single: that of their means and norms, times the root of their elements: what one element
+            would show if all went their own way.
+    """
+
+    value: float = 0.0
+    average: float = 0.0
+    single: float = 0.0
+
+    def or_more(self, other: Background) -> Background:
+        """Return the larger of two, number by number."""
+        return Background(
+            max(self.value, other.value),
+            max(self.average, other.average),
+            max(self.single, other.single),
+        )
+
+    def of_average(self, count: int) -> float:
+        """Return what is usual for the mean or norm of so many elements."""
+        return max(self.average, self.single / math.sqrt(max(1, count)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +104,7 @@ def explain_call(
     pair: CallPair,
     agreement: CallAgreement,
     forward: CallAgreement | None,
-    background: float,
+    background: Background,
     work: float,
 ) -> Unexplained | None:
     """Return the result that the inputs of a call do not explain, or None.
@@ -68,7 +113,7 @@ def explain_call(
         pair: the call.
         agreement: the distances of its own tensors.
         forward: of a backward call: those of its forward call, whose inputs it uses too.
-        background: the distance that results before it usually have.
+        background: the distances that results before it usually have.
         work: the roundoff that matrix products of this run work in, 0 for their own.
     """
     operation = operation_of(pair.name)
@@ -88,14 +133,14 @@ def _explain(
     output: Distance,
     given: Sequence[Distance],
     saved: Sequence[Distance],
-    background: float,
+    background: Background,
     work: float,
 ) -> Unexplained | None:
     if output.value == 0:
         return None
     inherited = max((d.value for d in (*given, *saved) if not math.isnan(d.value)), default=0.0)
     unknown = any(math.isnan(d.value) for d in (*given, *saved))
-    is_module = pair.name.startswith("Module.")
+    is_module = is_compound(pair.name)
     if output.basis == "shape":
         # Autograd nodes of other kernels have results of other shapes. A forward call with equal
         # inputs has one shape only; with inputs that differ it may choose other elements.
@@ -110,8 +155,13 @@ def _explain(
     if unknown:
         return None
     if not is_float(output.candidate) or (operation in EXACT and pair.phase == "forward"):
-        hidden = output.basis == "statistics" and background > 0
-        if inherited == 0 and operation not in RANDOM and not hidden:
+        # Equal statistics do not prove that every element is equal, and numbers that are not
+        # rounded may come from comparing some that are.
+        is_sure = output.basis != "statistics" or (
+            not is_float(output.candidate)
+            and (background.value == 0 or not any(is_float(d.candidate) for d in given))
+        )
+        if inherited == 0 and operation not in RANDOM and is_sure:
             return Unexplained(output, 0.0, 0.0, math.inf)
         if not is_float(output.candidate):
             return None
@@ -131,13 +181,77 @@ def _explain(
     if operation in MATRIX or is_module:
         roundings += work * gain
     if operation in EXACT and pair.phase == "forward":
-        hidden = output.basis == "statistics" and background > 0
-        roundings = own if hidden else 0.0
+        roundings = own if output.basis == "statistics" else 0.0
     slack = _MODULE_SLACK if is_module else _SLACK
-    allowed = slack * (roundings + gain * max(inherited, background))
-    if output.value <= allowed:
+    # In a run of fewer bits every tensor has lost some, whatever its statistics show.
+    allowed = slack * (roundings + gain * max(inherited, background.value, work))
+    if output.value > allowed:
+        times = output.value / allowed if allowed else math.inf
+        return Unexplained(output, allowed, inherited, times)
+    if is_module or not output.averages or work:
         return None
-    return Unexplained(output, allowed, inherited, output.value / allowed if allowed else math.inf)
+    passed = max((max(d.averages, default=d.value) for d in (*given, *saved)), default=0.0)
+    return _explain_averages(
+        operation, pair.phase, output, slack, roundings, gain, inherited, passed, background
+    )
+
+
+def _explain_averages(
+    operation: str,
+    phase: str,
+    output: Distance,
+    slack: float,
+    roundings: float,
+    gain: float,
+    inherited: float,
+    passed: float,
+    background: Background,
+) -> Unexplained | None:
+    """Judge how far mean and norm are apart: noise leaves less on them than on single elements."""
+    shape = output.candidate.shape
+    count = max(1, math.prod(shape))
+    rows = max(1, count // shape[-1]) if shape else 1
+    is_alone = operation in ROUNDED_ONCE and phase == "forward"
+    independent = math.sqrt(count if is_alone else rows)
+    # The norm over the largest element: the root of how many elements make up the norm.
+    size, norm = largest_element(output.reference), float(output.reference.norm or 0.0)
+    carrying = min(max(1.0, norm / size), math.sqrt(count)) if size else 1.0
+    shares = (carrying / math.sqrt(count) / independent, 1 / min(carrying, independent))
+    # What all elements have in common goes through a product as it is; cancellation raises only
+    # what goes its own way.
+    is_linear = phase == "backward" or operation in _PRODUCTS
+    common = passed if is_linear else gain * passed
+    carried = max(common, gain * max(inherited / math.sqrt(rows), background.of_average(count)))
+    worst = allowed = 0.0
+    for value, share, resolution in zip(output.averages, shares, _resolutions(output), strict=True):
+        limit = _AVERAGE_SLACK * roundings * share + slack * carried + resolution
+        if value / limit > worst:
+            worst, allowed = value / limit, limit
+    return Unexplained(output, allowed, inherited, worst) if worst > 1 else None
+
+
+def _resolutions(output: Distance) -> tuple[float, float]:
+    """Return how finely mean and norm were recorded, relative as their distances are.
+
+    Some tools round the statistics of a tensor to its own type.
+    """
+    unit = 2.0 ** -significant_bits(output.candidate.dtype)
+    size = largest_element(output.reference)
+    means, norms = (
+        [float(v) for v in (getattr(output.candidate, key), getattr(output.reference, key)) if v]
+        for key in ("mean", "norm")
+    )
+    mean = max((abs(item) for item in means), default=0.0)
+    fine = 2.0**-22
+    of_mean = 2 * unit if all(_fits(item, unit) for item in means) else fine
+    of_norm = 2 * unit if all(_fits(item, unit) for item in norms) else fine
+    return (of_mean * mean / size if size else 0.0) + fine, of_norm + fine
+
+
+def _fits(number: float, unit: float) -> bool:
+    """Whether a number is one of a type with this unit roundoff."""
+    fraction, _ = math.frexp(number)
+    return (fraction / unit).is_integer()
 
 
 def _fewest_bits(output: Distance, given: Sequence[Distance], saved: Sequence[Distance]) -> int:
@@ -180,9 +294,18 @@ def _gain(
         return 1.0
     if operation in MATRIX:
         return max(1.0, _product_size(output, floats, saved, terms) / size)
+    if _only_scales(operation, output, floats, saved):
+        return 1.0
     sizes = sorted((largest_element(d.reference) for d in floats), reverse=True)
     summed = sizes[0]
-    if operation in _PRODUCTS:
+    if operation in NORMS and not saved:
+        # What is taken off is in the result no more, what is left is divided by its spread.
+        spread = _deviation(floats[0])
+        summed *= max([1.0, *sizes[1:]]) / spread if spread else 1.0
+    elif operation in EXPONENTIALS and not saved:
+        # A change of an exponent is a relative change of the result.
+        summed *= size
+    elif operation in _PRODUCTS:
         summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
     elif saved:
         summed *= max(1.0, *(largest_element(d.reference) for d in saved if is_float(d.reference)))
@@ -192,6 +315,21 @@ def _gain(
     if most > count:
         summed *= math.sqrt(most / count)
     return max(1.0, summed / size)
+
+
+def _only_scales(
+    operation: str, output: Distance, floats: Sequence[Distance], saved: Sequence[Distance]
+) -> bool:
+    """Whether a result is its one input times a number, spread over more elements or not.
+
+    Its size then tells the number, and nothing has cancelled.
+    """
+    if operation in SCALING:
+        tensors = [d for d in saved or floats if is_float(d.reference)]
+        return sum(d.place.startswith("input") for d in tensors) == 1
+    if operation in AVERAGING and saved:
+        return math.prod(output.candidate.shape) >= math.prod(floats[0].candidate.shape)
+    return False
 
 
 def _product_size(
@@ -204,9 +342,20 @@ def _product_size(
         count = math.prod(output.candidate.shape)
         others = [d for d in saved if is_float(d.reference) and d.place.startswith("input")]
         partners = [d for d in others if math.prod(d.candidate.shape) != count] or others
-        factors = [*factors[:1], max((_root_mean_square(d) for d in partners), default=1.0)]
+        partner = max((_root_mean_square(d) for d in partners), default=1.0)
+        # That of a bias is the sum of what arrived.
+        factors = [*factors[:1], partner if len(output.candidate.shape) > 1 else max(1.0, partner)]
     product = math.prod(sorted(factors, reverse=True)[:2])
     return _TAILS * math.sqrt(terms) * product
+
+
+def _deviation(distance: Distance) -> float:
+    """Return the standard deviation of a tensor's elements, 0 if its statistics do not tell."""
+    value = distance.reference
+    if value.norm is None or value.mean is None:
+        return 0.0
+    square = _root_mean_square(distance) ** 2 - float(value.mean) ** 2
+    return math.sqrt(square) if math.isfinite(square) and square > 0 else 0.0
 
 
 def _root_mean_square(distance: Distance) -> float:

@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorprobe.blame.agreement import CallAgreement, significant_bits, statistics_key
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    Distance,
+    is_float,
+    is_nonfinite,
+    significant_bits,
+    statistics_key,
+)
 from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
@@ -60,6 +67,12 @@ def find_gap_suspect(
             continue
         if not isinstance(parse_call(pair.name), ApiCall):
             continue
+        if any(_became_nonfinite(d) for d in agreements[pair.name].inputs):
+            call = _blame_nonfinite(pair, agreements, links, reference)
+            if call is not None:
+                place = f"{pair.name}.input.0"
+                return GapSuspect(call, positions.get(call, pair.position), place, math.inf)
+            continue
         sent = [d for d in agreements[pair.name].inputs if math.isfinite(d.value)]
         own = max((_roundoff(d.candidate) for d in sent), default=0.0)
         if not any(d.value > max(_FIT * own, 16 * backgrounds[pair.name]) for d in sent):
@@ -79,8 +92,32 @@ def find_gap_suspect(
     return None
 
 
-def _roundoff(value: TensorValue) -> float:
+def _became_nonfinite(distance: Distance) -> bool:
+    """Whether a tensor is NaN or infinite somewhere, and its partner is not."""
+    return (
+        math.isinf(distance.value)
+        and distance.basis != "shape"
+        and is_nonfinite(distance.candidate)
+        and not is_nonfinite(distance.reference)
+    )
 
+
+def _blame_nonfinite(
+    pair: CallPair, agreements: Mapping[str, CallAgreement], links: Links, side: Side
+) -> str | None:
+    """Return who sent a gradient that is not finite, or where it arrived if nobody recorded did."""
+    assert pair.reference is not None
+    senders = [_backward_of(use.call) for use in _uses_of(pair.reference, links, side)]
+    for sender in senders:
+        agreement = agreements.get(sender)
+        if agreement is not None and any(
+            _became_nonfinite(d) for d in (*agreement.inputs, *agreement.outputs)
+        ):
+            return None
+    return senders[0] if len(senders) == 1 else pair.name
+
+
+def _roundoff(value: TensorValue) -> float:
     return 2.0 ** -significant_bits(value.dtype)
 
 
@@ -93,7 +130,7 @@ def _check(
         return None
     theirs = _sum_of_gradients(pair.reference, uses, reference)
     wanted = _arrived(pair.reference, reference)
-    floor = _FIT * _unit(wanted)
+    floor = _FIT * _shortest_roundoff(pair.reference, uses, reference)
     other = _relative(wanted, theirs)
     if other > floor:
         return None
@@ -115,10 +152,12 @@ def _guess(
     """Return the user whose gradient was not recorded, if nothing else explains what arrived."""
     assert pair.reference is not None
     arrived = max(d.value for d in agreements[pair.name].inputs if math.isfinite(d.value))
-    own = max(_roundoff(d.candidate) for d in agreements[pair.name].inputs)
-    allowed = max(_UNSEEN * own, _FIT * background)
     uses = _uses_of(pair.reference, links, side)
-    if not uses or arrived <= allowed:
+    if not uses:
+        return None
+    own = _shortest_roundoff(pair.reference, uses, side)
+    allowed = max(_UNSEEN * own, _FIT * background)
+    if arrived <= allowed:
         return None
     silent = []
     for use in uses:
@@ -145,10 +184,17 @@ def _argument_size(forward: CallRecord, use: Use) -> int:
     return -1
 
 
-def _unit(tensor: torch.Tensor) -> float:
-    import torch
+def _shortest_roundoff(backward: CallRecord, uses: Sequence[Use], side: Side) -> float:
+    """Return the largest unit roundoff that the gradients may have passed through.
 
-    return float(torch.finfo(tensor.dtype).eps) / 2
+    Under autocast a gradient of float32 is a sum of some that were cast from 16 bits.
+    """
+    calls = [backward, *(side.calls[use.call] for use in uses)]
+    calls += [side.calls[_backward_of(use.call)] for use in uses]
+    values = [
+        v for call in calls for v in (*flat_tensors(call.inputs), *flat_tensors(call.outputs))
+    ]
+    return max(_roundoff(value) for value in values if value is not None and is_float(value))
 
 
 def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:
@@ -159,9 +205,12 @@ def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:
     key = None if result is None else statistics_key(result)
     if key is None:
         return []
+    uses = links.users.get(key, [])
+    # A view has the content of what it views: only what runs after a call can use its result.
+    own = [index for index, use in enumerate(uses) if use.call == forward.name]
     return [
         use
-        for use in links.users.get(key, [])
+        for use in uses[own[-1] + 1 if own else 0 :]
         if isinstance(parse_call(use.call), ApiCall)
         and use.place.startswith("input.")
         # A view that hooks add shares the content but is no step of its own.

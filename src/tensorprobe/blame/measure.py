@@ -13,6 +13,8 @@ __all__ = ["measure_exact", "measure_rounded", "relative_distance"]
 
 # Elements beyond this many times their bound are counted as wrong.
 _SPIKE = 8
+# So many elements do not end in zeros by chance.
+_ENOUGH = 8
 
 
 def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
@@ -67,7 +69,9 @@ def measure_rounded(
     squares = float((sizes * sizes).sum())
     rounding = floor.rounding
     return MadeHere(
-        relative=_ratio(float(error.norm()), math.sqrt(squares)),
+        relative=math.inf
+        if bool(nonfinite.any())
+        else _ratio(float(error.norm()), math.sqrt(squares)),
         peaks=tuple(peaks),
         levels=tuple(levels),
         scale=float((error * sizes).sum()) / squares if squares else 0.0,
@@ -78,7 +82,19 @@ def measure_rounded(
         nonfinite=int(nonfinite.sum()),
         overflowed=int(overflowed.sum()),
         spikes=int((error.abs() > _SPIKE * floor.bound(roundoffs[0])).sum()),
+        bits=_kept_bits(got),
     )
+
+
+def _kept_bits(got: torch.Tensor) -> int:
+    """Return how many significant bits a float32 tensor uses if no more than a shorter type has."""
+    if got.dtype != torch.float32 or int((got != 0).sum()) < _ENOUGH:
+        return 0
+    words = got.contiguous().view(torch.int32)
+    for bits in (8, 11):
+        if not bool((words & ((1 << (24 - bits)) - 1)).any()):
+            return bits
+    return 0
 
 
 def relative_distance(got: torch.Tensor, wanted: torch.Tensor) -> float:

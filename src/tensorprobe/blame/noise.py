@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.operations import MATRIX, ROUNDED_ONCE
+from tensorprobe.blame.operations import CONVOLUTIONS, MATRIX, ROUNDED_ONCE
 
 __all__ = [
     "SIGNIFICANT_BITS",
@@ -87,10 +87,13 @@ def working_roundoffs(operation: str, phase: str, dtype: torch.dtype) -> tuple[f
 def rounds_once(operation: str, phase: str) -> bool:
     """Whether every sound kernel of an operation rounds each result once, at the end.
 
-    Of backward passes only those of matrix products do: the others work with results that were
-    rounded when they were saved, and sum over what was broadcast in a step of its own.
+    Of backward passes only those of plain matrix products do: the others work with results that
+    were rounded when they were saved, and sum over what was broadcast, or over the windows of a
+    convolution, in a step of its own.
     """
-    return operation in ROUNDED_ONCE and (phase == "forward" or operation in MATRIX)
+    if phase == "backward" and operation not in MATRIX - CONVOLUTIONS:
+        return False
+    return operation in ROUNDED_ONCE
 
 
 def half_ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

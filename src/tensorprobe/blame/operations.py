@@ -12,13 +12,20 @@ from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, parse_call
 
 __all__ = [
+    "AVERAGING",
+    "CONVOLUTIONS",
     "EXACT",
+    "EXPONENTIALS",
     "LOSSES",
     "MATRIX",
+    "NORMS",
+    "PARAMETER_PLACES",
     "PLACES_ALONE",
     "RANDOM",
     "ROUNDED_ONCE",
+    "SCALING",
     "WITH_PLACES",
+    "is_compound",
     "operation_of",
 ]
 
@@ -62,13 +69,17 @@ MATRIX = _set_of(
     "linear matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm addmv mv dot vdot inner "
     "einsum tensordot chain_matmul multi_dot bilinear conv1d conv2d conv3d conv_transpose1d "
     "conv_transpose2d conv_transpose3d scaled_dot_product_attention "
-    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell"
+    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell "
+    "rnn_relu_cell affine_grid cdist cov corrcoef matrix_power"
 )
 """Operations made of matrix products: devices may run them on operands of fewer bits."""
 
+# A transposed convolution adds overlapping windows after its product, in its own type; a product of
+# more than two tensors rounds what it makes of the first two.
 _FUSED_MATRIX = _set_of(
     "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu "
-    "lstm_cell gru_cell"
+    "lstm_cell gru_cell conv_transpose1d conv_transpose2d conv_transpose3d einsum bilinear "
+    "multi_dot chain_matmul affine_grid cdist cov corrcoef matrix_power rnn_tanh_cell rnn_relu_cell"
 )
 
 WITH_PLACES = _set_of(
@@ -95,6 +106,23 @@ RANDOM = _set_of(
 )
 """Operations that draw random numbers; the state they draw from is not recorded."""
 
+CONVOLUTIONS = _set_of("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
+"""Products whose gradients, too, may be added up window by window."""
+
+SCALING = _set_of(
+    "mul __mul__ __rmul__ __imul__ mul_ multiply div div_ __truediv__ __itruediv__ true_divide"
+)
+"""Operations that may multiply a tensor by a number."""
+
+AVERAGING = _set_of("mean sum")
+"""Operations whose gradients are spread over what was summed."""
+
+NORMS = _set_of("layer_norm group_norm batch_norm instance_norm rms_norm local_response_norm")
+"""Operations that divide by how far their input spreads."""
+
+EXPONENTIALS = _set_of("exp exp_ softmax logsumexp expm1 exp2")
+"""Operations that turn a change into a relative change."""
+
 LOSSES = _set_of(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits kl_div ctc_loss"
@@ -102,24 +130,81 @@ LOSSES = _set_of(
 """Operations that compare with a target, which is data."""
 
 
-_MATRIX_MODULES = {
+PARAMETER_PLACES = {
+    **dict.fromkeys(sorted(CONVOLUTIONS | {"linear"}), ("input.1", "input.2")),
+    "layer_norm": ("input.2", "input.3"),
+    "group_norm": ("input.2", "input.3"),
+    "rms_norm": ("input.2",),
+    "batch_norm": ("input.1", "input.2", "input.3", "input.4"),
+    "instance_norm": ("input.1", "input.2", "input.3", "input.4"),
+    "embedding": ("input.1",),
+    "embedding_bag": ("input.1",),
+    "prelu": ("input.1",),
+}
+"""Where operations take what a model has learnt, which no noise of the run has touched."""
+
+
+_MODULES = {
     "Linear": "linear",
     "Conv1d": "conv1d",
     "Conv2d": "conv2d",
     "Conv3d": "conv3d",
     "ConvTranspose1d": "conv_transpose1d",
     "ConvTranspose2d": "conv_transpose2d",
+    "ConvTranspose3d": "conv_transpose3d",
     "LSTM": "lstm",
     "GRU": "gru",
+    "LSTMCell": "lstm_cell",
+    "GRUCell": "gru_cell",
+    "RNNCell": "rnn_tanh_cell",
     "MultiheadAttention": "multi_head_attention_forward",
+    "Embedding": "embedding",
+    "LayerNorm": "layer_norm",
+    "GroupNorm": "group_norm",
+    "BatchNorm1d": "batch_norm",
+    "BatchNorm2d": "batch_norm",
+    "BatchNorm3d": "batch_norm",
+    "ReLU": "relu",
+    "ReLU6": "relu6",
+    "LeakyReLU": "leaky_relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "MaxPool1d": "max_pool1d",
+    "MaxPool2d": "max_pool2d",
+    "MaxPool3d": "max_pool3d",
+    "Flatten": "flatten",
+    "Dropout": "dropout",
 }
+# Modules of torch's that are more than one step.
+_MANY_STEPS = frozenset(("LSTM", "GRU", "LSTMCell", "GRUCell", "RNNCell", "MultiheadAttention"))
+
+
+def is_compound(name: str) -> bool:
+    """Whether a call is a module that may be many steps, rather than one operation.
+
+    >>> is_compound("Module.block.Block.forward.0"), is_compound("Module.fc.Linear.forward.0")
+    (True, False)
+    """
+    if not name.startswith("Module."):
+        return False
+    try:
+        call = parse_call(name)
+    except NameFormatError:
+        return True
+    if not isinstance(call, (ModuleCall, ParameterGradients)):
+        return True
+    return call.class_name not in _MODULES or call.class_name in _MANY_STEPS
 
 
 @lru_cache(maxsize=1 << 16)
 def operation_of(name: str) -> str:
     """Return what a call's name says it does: the API's name, or the module's class.
 
-    Modules that are one product of matrices go by its name.
+    Modules that are one operation go by its name.
 
     >>> operation_of("Functional.linear.0.forward"), operation_of("Module.fc.Linear.backward.0")
     ('linear', 'linear')
@@ -132,5 +217,5 @@ def operation_of(name: str) -> str:
         # An operator's overload is part of its name: add.Tensor is an add.
         return call.api_name.partition(".")[0] if call.api_type == "Aten" else call.api_name
     if isinstance(call, (ModuleCall, ParameterGradients)):
-        return _MATRIX_MODULES.get(call.class_name, call.class_name)
+        return _MODULES.get(call.class_name, call.class_name)
     return name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
-from tensorprobe.blame.causes import Cause, name_cause
+from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.operations import EXACT, operation_of
@@ -293,6 +293,8 @@ def _is_forward_suspect(entry: RankSuspect) -> bool:
 def _confidence(entry: RankSuspect) -> Confidence:
     """Say how sure a suspect is: what was proved, what is told by a yardstick, what is first."""
     suspect = entry.suspect
+    if suspect.basis == "state" and is_between_modules(suspect):
+        return "likely"
     if suspect.basis in ("arguments", "state"):
         return "certain"
     if suspect.basis == "replay":

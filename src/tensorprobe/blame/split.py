@@ -26,7 +26,11 @@ from tensorprobe.blame.evidence import (
     results_of,
 )
 from tensorprobe.blame.measure import measure_exact, measure_rounded, relative_distance
-from tensorprobe.blame.module_replay import replay_module_backward, replay_module_forward
+from tensorprobe.blame.module_replay import (
+    find_setting,
+    replay_module_backward,
+    replay_module_forward,
+)
 from tensorprobe.blame.noise import (
     SIGNIFICANT_BITS,
     Floor,
@@ -90,8 +94,10 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
         _cut_rows(ours, theirs, candidate, reference)
     operation = operation_of(pair.name)
     exact = operation in EXACT and pair.phase == "forward"
-    replay_ours = _replayer(ours, candidate, exact=exact)
-    replay_theirs = _replayer(theirs, reference, exact=exact)
+    start, _ = _start_of(theirs, reference)
+    setting = find_setting(start, reference.load) if _is_module(start) else 0
+    replay_ours = _replayer(ours, candidate, setting, exact=exact)
+    replay_theirs = _replayer(theirs, reference, setting, exact=exact)
     found, skipped = [], []
     sizes = _input_sizes(ours, candidate)
     shortest = max(_shortest_roundoff(ours, candidate), _shortest_roundoff(theirs, reference))
@@ -183,13 +189,16 @@ class _Job:
     shortest: float
 
 
-def _replayer(call: CallRecord, side: Side, *, exact: bool) -> _Replay:
+def _is_module(forward: CallRecord) -> bool:
+    return isinstance(parse_call(forward.name), ModuleCall)
+
+
+def _replayer(call: CallRecord, side: Side, setting: int, *, exact: bool) -> _Replay:
     """Return a function that replays a call in one preparation, shaken by the n-th draw."""
-    start = _start_of(call, side)
-    forward, backward = start
+    forward, backward = _start_of(call, side)
     output = next((v for v in flat_tensors(forward.outputs) if v is not None), None)
     short = None if output is None else getattr(torch, output.dtype.removeprefix("torch."), None)
-    is_module = isinstance(parse_call(forward.name), ModuleCall)
+    is_module = _is_module(forward)
     casts = short in SIGNIFICANT_BITS and any(
         significant_bits(value.dtype) > SIGNIFICANT_BITS[short]
         for value in flat_tensors(forward.inputs)
@@ -203,8 +212,8 @@ def _replayer(call: CallRecord, side: Side, *, exact: bool) -> _Replay:
         prepare = _preparation(preparation, short, draw)
         if is_module:
             if backward is None:
-                return replay_module_forward(forward, side.load, prepare)
-            readings = replay_module_backward(backward, forward, side.load, prepare)
+                return replay_module_forward(forward, side.load, prepare, setting)
+            readings = replay_module_backward(backward, forward, side.load, prepare, setting)
             return {_wanted_reading(call): readings[_wanted_reading(call)]}
         if backward is None:
             return replay_forward(forward, side.load, prepare, exact=exact)

@@ -15,13 +15,15 @@ from typing import Literal
 
 from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
 from tensorprobe.blame.links import Links, Use
-from tensorprobe.blame.operations import LOSSES, operation_of
+from tensorprobe.blame.operations import LOSSES, PARAMETER_PLACES, operation_of
 from tensorprobe.blame.order import CallPair
 
 __all__ = ["StartDifferences", "find_start_differences"]
 
-# A value that was stored in another type, or changed by its last bit, is off by a few roundings.
-_ROUNDINGS = 64
+# A value that was made elsewhere by another kernel is off by some roundings of float32, and by a
+# few of the type that it is stored in.
+_ROUNDINGS = 64 * 2.0**-24
+_STORED = 4
 # From this many calls on, and this share of all tensors, weights were not loaded or drawn alike.
 _MANY = 3
 _SHARE = 0.3
@@ -73,7 +75,11 @@ def find_start_differences(
                 continue
             seen.add(key)
             # Noise of the calls before does not reach a weight, that of the step before does.
-            noise = 0.0 if _is_weight(distance) else backgrounds[pair.name]
+            noise = (
+                0.0
+                if _is_weight(distance) or _is_parameter(pair, distance)
+                else backgrounds[pair.name]
+            )
             if _differs(distance, max(noise, carried)):
                 found.append(
                     (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
@@ -96,7 +102,15 @@ def _differs(distance: Distance, background: float) -> bool:
     bits = min(
         significant_bits(distance.candidate.dtype), significant_bits(distance.reference.dtype)
     )
-    return distance.value > max(_ROUNDINGS * 2.0**-bits, 16 * background)
+    return distance.value > max(_ROUNDINGS + _STORED * 2.0**-bits, 16 * background)
+
+
+def _is_parameter(pair: CallPair, distance: Distance) -> bool:
+    """Whether a tensor stands where a model keeps what it has learnt."""
+    if distance.place.startswith("parameters"):
+        return True
+    places = PARAMETER_PLACES.get(operation_of(pair.name), ())
+    return distance.place in places and not pair.name.startswith("Module.")
 
 
 def _is_weight(distance: Distance) -> bool:

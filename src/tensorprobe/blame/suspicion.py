@@ -17,6 +17,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensorprobe.blame.agreement import significant_bits
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
@@ -37,6 +38,13 @@ _ONCE = 1.5
 _PEERS = 2.5
 _ENOUGH_PEERS = 2
 _LEAST = 0.7
+# Peers that make no error at all do not make a floor of 0.
+_QUIET = 0.1
+# Rounding has no common direction: of n elements it leaves 1 / sqrt(n) on their common factor.
+# Beyond so many times that, and what other calls and the trusted run show, a factor is a fault.
+_FACTOR = 3.0
+_DEVIATIONS = 3.0
+_LEAST_FACTOR = 0.5
 # The whole run works in fewer bits when half of its matrix products do.
 _USUAL = 2.0
 
@@ -49,7 +57,7 @@ class Suspicion:
         call: the call's name.
         output: the result and its numbers.
         times: how many times the error is above its floor.
-        measure: which yardstick tells: exact, nonfinite, peak, level, once or peers.
+        measure: which yardstick tells: exact, nonfinite, peak, level, once, peers or factor.
         working: the index of the roundoff that the run works in.
     """
 
@@ -74,6 +82,15 @@ def find_suspicions(splits: Sequence[CallSplit]) -> list[Suspicion]:
         if suspicions:
             found.append(max(suspicions, key=lambda suspicion: suspicion.times))
     return found
+
+
+class _Peer(NamedTuple):
+    """What one call's result shows: levels and common factors of the errors of both sides."""
+
+    call: str
+    level: float
+    other_level: float
+    factor: float
 
 
 _Family = tuple[str, str]
@@ -119,9 +136,9 @@ def _kind(name: str, output: OutputSplit) -> _Kind:
 
 def _collect_levels(
     splits: Iterable[CallSplit], working: dict[_Family, int]
-) -> dict[_Kind, list[tuple[str, float, float]]]:
-    """Return the levels of both sides for each kind of result, with their calls."""
-    found: dict[_Kind, list[tuple[str, float, float]]] = {}
+) -> dict[_Kind, list[_Peer]]:
+    """Return what calls of each kind show."""
+    found: dict[_Kind, list[_Peer]] = {}
     for split in splits:
         for output in split.outputs:
             if output.exact or output.count < _MANY:
@@ -129,7 +146,12 @@ def _collect_levels(
             index = _index(split.name, output, working)
             theirs = output.reference.levels
             found.setdefault(_kind(split.name, output), []).append(
-                (split.name, output.candidate.levels[index], theirs[min(index, len(theirs) - 1)])
+                _Peer(
+                    split.name,
+                    output.candidate.levels[index],
+                    theirs[min(index, len(theirs) - 1)],
+                    max(abs(output.candidate.scale), abs(output.reference.scale)),
+                )
             )
     return found
 
@@ -138,7 +160,7 @@ def _suspect(
     name: str,
     output: OutputSplit,
     working: dict[_Family, int],
-    peers: dict[_Kind, list[tuple[str, float, float]]],
+    peers: dict[_Kind, list[_Peer]],
 ) -> Suspicion | None:
     mine, other = output.candidate, output.reference
     if output.exact:
@@ -158,16 +180,31 @@ def _suspect(
         found.append((peak, "peak"))
     if many and level > _LEVEL * max(1.0, other_level):
         found.append((level, "level"))
-    others = [entry for entry in peers.get(_kind(name, output), []) if entry[0] != name]
-    usual = statistics.median(entry[1] for entry in others) if others else 0.0
+    others = [peer for peer in peers.get(_kind(name, output), []) if peer.call != name]
+    usual = statistics.median(peer.level for peer in others) if others else 0.0
     is_short = output.once and output.roundoffs[0] < 2.0 ** -significant_bits(output.dtype)
     if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level, usual):
         found.append((level, "once"))
     if many and len(others) >= _ENOUGH_PEERS:
-        most = max([other_level, *(max(entry[1], entry[2]) for entry in others)])
+        most = max([other_level, *(max(peer.level, peer.other_level) for peer in others)])
         if level > _LEAST and level > _PEERS * most:
-            found.append((level / max(most, 1e-300), "peers"))
+            found.append((level / max(most, _QUIET), "peers"))
+        factor = _judge_factor(output, level, [peer.factor for peer in others])
+        if factor > _FACTOR:
+            found.append((factor, "factor"))
     if not found:
         return None
     times, measure = max(found)
     return Suspicion(name, output, times, measure, index)
+
+
+def _judge_factor(output: OutputSplit, level: float, others: Sequence[float]) -> float:
+    """Return how many times the common factor of a result's errors is above what is usual."""
+    mine = abs(output.candidate.scale)
+    if not level or not math.isfinite(output.candidate.relative):
+        return 0.0
+    expected = output.candidate.relative / level
+    if mine < _LEAST_FACTOR * expected:
+        return 0.0
+    by_chance = _DEVIATIONS * expected / math.sqrt(output.count)
+    return mine / max(by_chance, abs(output.reference.scale), *others)
