@@ -247,9 +247,9 @@ class _Check:
         sides = self._sides
 
         def runs_of(noisy: Callable[[], list[Side]]) -> Runs:
-            return lambda: [
-                None if found is None else _plain(found) for found in map(pick, noisy())
-            ]
+            return Runs(
+                lambda: [None if found is None else _plain(found) for found in map(pick, noisy())]
+            )
 
         length = self._length(ours)
         computed_in = sides.autocast if ours.is_floating_point() else None
@@ -268,7 +268,7 @@ class _Check:
                 noise=(
                     runs_of(sides.noisy_sides),
                     runs_of(sides.cpu_as_recorded),
-                    lambda: self._if_ill_conditioned(truth, pick),
+                    Runs(lambda: self._if_ill_conditioned(truth, pick), may_drift=False),
                 ),
                 computed_in=computed_in,
             )

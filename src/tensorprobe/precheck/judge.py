@@ -26,7 +26,20 @@ from tensorprobe.precheck.within_noise import NoiseLimits, lies_within_noise
 
 __all__ = ["Judgement", "Runs", "Verdict", "judge_output", "rounding_unit", "worst_verdict"]
 
-Runs = Callable[[], Sequence["torch.Tensor | None"]]
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of the reference that rounding moved.
+
+    Attributes:
+        make: returns the output of each; asked only when needed.
+        may_drift: whether a result may be larger or smaller as a whole if these are.
+    """
+
+    make: Callable[[], Sequence[torch.Tensor | None]]
+    may_drift: bool = True
+
+
 Verdict = Literal["pass", "warning", "error", "SKIP"]
 _ORDER: tuple[Verdict, ...] = ("SKIP", "pass", "warning", "error")
 
@@ -59,7 +72,9 @@ _SUM_UNIT = 2.0**-24
 _WIDEST = 2e-4
 # How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
 _OWN_SUM = 0.6
-_MOST_OWN_SUM = 4.0
+_MOST_OWN_SUM = 12.0
+# Where all elements err alike, none errs so many times as much.
+_OWN_SUM_ELEMENT = 8.0
 # In fewer elements errors do not cancel.
 _MANY = 16
 # One element may be this many times as far off as the whole.
@@ -121,8 +136,7 @@ def judge_output(
         candidate: the device's result, on the CPU.
         reference: the reference's result, in its own higher precision.
         length: how many numbers were added up for one element.
-        noise: each returns the precise result of runs with rounding noise; asked only when needed,
-            one after the other.
+        noise: kinds of runs with rounding noise; each is asked for when the others explain nothing.
         computed_in: the dtype whose tolerance applies, if it is not the candidate's own: under
             autocast a float32 gradient comes out of a half.
     """
@@ -187,7 +201,7 @@ def _judge_exactly(
     )
     if any(
         wrong <= 4 * max(int((run != reference).sum()) for run in runs)
-        for runs in _growing(noise, reference)
+        for runs, _ in _growing(noise, reference)
     ):
         return Judgement(
             "warning", f"{message}; rounding noise flips as many", unequal=share, excess=1.0
@@ -220,7 +234,10 @@ def _is_own_sum(dtype: torch.dtype, numbers: OutputNumbers, length: int) -> bool
     if dtype not in _ROUNDINGS or pair.count < _MANY or numbers.distance is None:
         return False
     walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
-    if _excess(numbers, (_ROUNDINGS[dtype] + walk) * unit) > 1.0:
+    if numbers.distance > (_ROUNDINGS[dtype] + walk) * unit:
+        return False
+    single = _ELEMENT * _limit_of(dtype, length)
+    if numbers.worst > max(single, _OWN_SUM_ELEMENT * numbers.distance):
         return False
     size = pair.reference_squares
     drift = abs(pair.dot / size - 1) if size else math.inf
@@ -266,24 +283,32 @@ def _is_noise(
 ) -> bool:
     """Whether the candidate lies about as far from the precise result as noisy runs do."""
     unit = rounding_unit(dtype)
-    limits = NoiseLimits(
-        unit,
-        _NOISE.get(dtype, _MOST_NOISE),
-        _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit,
-    )
     return any(
-        lies_within_noise(candidate, reference, runs, limits) for runs in _growing(noise, reference)
+        lies_within_noise(
+            candidate,
+            reference,
+            runs,
+            NoiseLimits(
+                unit,
+                _NOISE.get(dtype, _MOST_NOISE),
+                _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit,
+                may_drift=may_drift,
+            ),
+        )
+        for runs, may_drift in _growing(noise, reference)
     )
 
 
-def _growing(noise: Sequence[Runs], reference: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+def _growing(
+    noise: Sequence[Runs], reference: torch.Tensor
+) -> Iterator[tuple[list[torch.Tensor], bool]]:
     """Yield the noisy runs, and again together with each further kind of them."""
     same: list[torch.Tensor] = []
     for runs in noise:
-        more = [run for run in runs() if run is not None and run.shape == reference.shape]
+        more = [run for run in runs.make() if run is not None and run.shape == reference.shape]
         if more:
             same += more
-            yield same
+            yield same, runs.may_drift
 
 
 def _place_of(differs: torch.Tensor) -> list[int]:
