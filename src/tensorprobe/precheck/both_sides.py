@@ -8,9 +8,8 @@ inputs ─► device, recorded dtype (under autocast if the result shows that it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +36,14 @@ from tensorprobe.precheck.precision import (
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.precheck.side import Side, run_backward, run_forward
 from tensorprobe.precheck.stopwatch import Stopwatch
-from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.records import (
+    CallRecord,
+    DictValue,
+    ListValue,
+    PeerOpValue,
+    TensorValue,
+    Value,
+)
 
 __all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "tensor_values"]
 
@@ -90,6 +96,7 @@ class BothSides:
         sent: the gradients that were sent back.
         unit: the rounding error of the narrowest dtype in the call.
         plain: the call with its arguments as they were recorded.
+        values: what was recorded of its input tensors.
     """
 
     def __init__(
@@ -109,11 +116,11 @@ class BothSides:
         self._gradients_for = gradients
         self._device = device
         self._seed = seed
-        self._values = tensor_values(record)
+        self.values = tensor_values(record)
         self._writes_unseen = name.api_name in UNSEEN_WRITERS
         self._base: list[torch.Tensor] | None = None
         self._versions: list[int] = []
-        self._wants_gradients = _wants_gradients(record, self._values)
+        self._wants_gradients = _wants_gradients(record, self.values)
         self._real: torch.dtype = torch.float64
         self._noisy_dtype = torch.float32
         self._noise: list[Side] | None = None
@@ -448,28 +455,34 @@ class BothSides:
             self._wants_gradients
             and bool(value.requires_grad)
             and (tensor.is_floating_point() or tensor.is_complex())
-            for value, tensor in zip(self._values, base, strict=True)
+            for value, tensor in zip(self.values, base, strict=True)
         ]
 
 
 def tensor_values(record: CallRecord) -> list[TensorValue]:
     """Return the descriptions of the input tensors in the order of the arguments."""
-    return [
-        leaf.value
-        for leaf in replace(record, outputs=None).leaves()
-        if isinstance(leaf.value, TensorValue)
-    ]
+    given = (*(record.inputs or ()), *(record.kwargs or {}).values())
+    return [value for argument in given for value in _tensors_of(argument)]
+
+
+def _tensors_of(value: Value) -> Iterator[TensorValue]:
+    if isinstance(value, TensorValue):
+        yield value
+    elif isinstance(value, ListValue):
+        for item in value.items:
+            yield from _tensors_of(item)
+    elif isinstance(value, DictValue):
+        for _, item in value.items:
+            yield from _tensors_of(item)
+    elif isinstance(value, PeerOpValue):
+        yield from _tensors_of(value.tensor)
 
 
 def _wants_gradients(record: CallRecord, values: Sequence[TensorValue]) -> bool:
     """Whether the recorded call was watched by autograd."""
     if not any(value.requires_grad for value in values):
         return False
-    outputs = [
-        leaf.value
-        for leaf in replace(record, inputs=None, kwargs=None).leaves()
-        if isinstance(leaf.value, TensorValue)
-    ]
+    outputs = [found for value in record.outputs or () for found in _tensors_of(value)]
     # Without recorded outputs, or in place with none, nothing speaks against it.
     return not outputs or any(value.requires_grad is not False for value in outputs)
 

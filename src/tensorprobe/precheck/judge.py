@@ -129,6 +129,7 @@ def judge_output(
     length: int,
     noise: Sequence[Runs] = (),
     computed_in: torch.dtype | None = None,
+    is_gradient: bool = False,
 ) -> Judgement:
     """Judge one output against the precise one.
 
@@ -139,6 +140,7 @@ def judge_output(
         noise: kinds of runs with rounding noise; each is asked for when the others explain nothing.
         computed_in: the dtype whose tolerance applies, if it is not the candidate's own: under
             autocast a float32 gradient comes out of a half.
+        is_gradient: whether it came from the backward.
     """
     if candidate.shape != reference.shape:
         return Judgement(
@@ -175,7 +177,7 @@ def judge_output(
     if numbers.ulp_max is not None and numbers.ulp_max <= 1 and numbers.distance is not None:
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
-    if _is_own_sum(dtype, numbers, length):
+    if _is_own_sum(dtype, numbers, length, is_gradient=is_gradient):
         return judgement("warning", why, missed, f"a sum that is kept in {dtype} explains it")
     if _is_noise(candidate, reference, dtype, noise):
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
@@ -224,14 +226,20 @@ def _excess(numbers: OutputNumbers, limit: float) -> float:
     return max(numbers.distance / limit, numbers.worst / (_ELEMENT * limit))
 
 
-def _is_own_sum(dtype: torch.dtype, numbers: OutputNumbers, length: int) -> bool:
+def _is_own_sum(
+    dtype: torch.dtype, numbers: OutputNumbers, length: int, *, is_gradient: bool
+) -> bool:
     """Whether errors are those of sums that were rounded to a half after each addition.
 
-    Some kernels keep them so, as those of embeddings' gradients do on the CPU. Such errors point
-    both ways: a result that is too large or too small as a whole is no such sum.
+    Some kernels keep them so, as those of embeddings' and norms' gradients do on the CPU. Such
+    errors point both ways: a result that is too large or too small as a whole is no such sum. Few
+    elements do not show that; of those only gradients that are long sums may be some.
     """
     pair, unit = numbers.pair, rounding_unit(dtype)
-    if dtype not in _ROUNDINGS or pair.count < _MANY or numbers.distance is None:
+    is_few = pair.count < _MANY
+    if dtype not in _ROUNDINGS or numbers.distance is None:
+        return False
+    if is_few and not (is_gradient and length >= _MANY):
         return False
     walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
     if numbers.distance > (_ROUNDINGS[dtype] + walk) * unit:
@@ -239,6 +247,8 @@ def _is_own_sum(dtype: torch.dtype, numbers: OutputNumbers, length: int) -> bool
     single = _ELEMENT * _limit_of(dtype, length)
     if numbers.worst > max(single, _OWN_SUM_ELEMENT * numbers.distance):
         return False
+    if is_few:
+        return True
     size = pair.reference_squares
     drift = abs(pair.dot / size - 1) if size else math.inf
     return drift <= _LEAST_DRIFT[dtype] * unit
