@@ -73,3 +73,10 @@ def test_the_kernel_and_torch_measure_the_same(
             assert is_same, field.name
     assert found.pair.unequal == expected.pair.unequal
     assert found.pair.within == expected.pair.within
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
+def test_what_is_measured_stays_as_it_is(dtype: torch.dtype) -> None:
+    ours, theirs = torch.tensor([-1.0, 2.0]).to(dtype), torch.tensor([-1.5, 2.0]).to(dtype)
+    measure_output(ours, theirs)
+    assert ours.tolist() == [-1.0, 2.0] and theirs.tolist() == [-1.5, 2.0]
