@@ -8,7 +8,7 @@ inputs ─► device, recorded dtype (under autocast if the result shows that it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -34,18 +34,12 @@ from tensorprobe.precheck.precision import (
     with_own_epsilon,
 )
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
+from tensorprobe.precheck.recorded import tensor_values, wants_gradients
 from tensorprobe.precheck.side import Side, run_backward, run_forward
 from tensorprobe.precheck.stopwatch import Stopwatch
-from tensorprobe.records import (
-    CallRecord,
-    DictValue,
-    ListValue,
-    PeerOpValue,
-    TensorValue,
-    Value,
-)
+from tensorprobe.records import CallRecord, TensorValue
 
-__all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "tensor_values"]
+__all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs"]
 
 LoadInputs = Callable[[], Sequence[torch.Tensor]]
 GradientsFor = Callable[[Sequence[torch.Tensor]], Sequence["torch.Tensor | None"]]
@@ -120,7 +114,7 @@ class BothSides:
         self._writes_unseen = name.api_name in UNSEEN_WRITERS
         self._base: list[torch.Tensor] | None = None
         self._versions: list[int] = []
-        self._wants_gradients = _wants_gradients(record, self.values)
+        self._wants_gradients = wants_gradients(record, self.values)
         self._real: torch.dtype = torch.float64
         self._noisy_dtype = torch.float32
         self._noise: list[Side] | None = None
@@ -461,34 +455,6 @@ class BothSides:
             and (tensor.is_floating_point() or tensor.is_complex())
             for value, tensor in zip(self.values, base, strict=True)
         ]
-
-
-def tensor_values(record: CallRecord) -> list[TensorValue]:
-    """Return the descriptions of the input tensors in the order of the arguments."""
-    given = (*(record.inputs or ()), *(record.kwargs or {}).values())
-    return [value for argument in given for value in _tensors_of(argument)]
-
-
-def _tensors_of(value: Value) -> Iterator[TensorValue]:
-    if isinstance(value, TensorValue):
-        yield value
-    elif isinstance(value, ListValue):
-        for item in value.items:
-            yield from _tensors_of(item)
-    elif isinstance(value, DictValue):
-        for _, item in value.items:
-            yield from _tensors_of(item)
-    elif isinstance(value, PeerOpValue):
-        yield from _tensors_of(value.tensor)
-
-
-def _wants_gradients(record: CallRecord, values: Sequence[TensorValue]) -> bool:
-    """Whether the recorded call was watched by autograd."""
-    if not any(value.requires_grad for value in values):
-        return False
-    outputs = [found for value in record.outputs or () for found in _tensors_of(value)]
-    # Without recorded outputs, or in place with none, nothing speaks against it.
-    return not outputs or any(value.requires_grad is not False for value in outputs)
 
 
 def _as_leaf(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
