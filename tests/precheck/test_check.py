@@ -176,16 +176,17 @@ def test_data_that_is_missing_is_made_up_or_a_reason(capture: Capture, tmp_path:
     assert only(check(part, "random"), "exp").forward == "pass"
 
 
-def test_where_float32_is_inexact_itself_float64_decides(capture: Capture) -> None:
+def test_what_seems_wrong_in_a_half_is_held_against_float64(capture: Capture) -> None:
+    """polygamma is inexact in halves on the CPU, by 2 % there, as float64 shows."""
+
     def run() -> None:
         with unseen():
             given = torch.tensor(-8.5, dtype=torch.bfloat16, requires_grad=True)
         torch.polygamma(3, given).backward()
 
     result = only(check(capture(run)), "polygamma")
-    assert result.backward in ("pass", "warning"), result
-    row = next(row for row in result.rows if "backward" in row.name)
-    assert row.reference_dtype == "torch.float64"
+    rows = {row.name.partition("0.")[2]: row.reference_dtype for row in result.rows}
+    assert rows == {"forward.output.0": "torch.float32", "backward.output.0": "torch.float64"}
 
 
 def test_what_cancels_is_a_warning(capture: Capture) -> None:
@@ -205,3 +206,30 @@ def test_what_cancels_is_a_warning(capture: Capture) -> None:
 def test_sparse_results_are_compared_as_dense_ones(capture: Capture) -> None:
     result = only(check(capture(lambda: x(4, 5).relu().to_sparse())), "to_sparse")
     assert result.forward == "pass", result
+
+
+def test_a_long_sum_that_cancels_is_no_error(capture: Capture) -> None:
+    """The gradient of a bias before a normalisation is 0 but for rounding."""
+
+    def run() -> None:
+        with unseen():
+            weight, bias = x(16, 3, 3, 3, grad=True), x(16, grad=True)
+        features = functional.conv2d(x(4, 3, 24, 24), weight, bias, padding=1)
+        normalised = functional.batch_norm(features, None, None, training=True)
+        normalised.square().mul(x(4, 16, 24, 24)).mean().backward()
+
+    result = only(check(capture(run)), "conv2d")
+    assert result.backward in ("pass", "warning"), result
+
+
+def test_an_index_that_a_rounding_decides_is_a_warning(capture: Capture) -> None:
+    """The first of two sums that are equal but for rounding."""
+
+    def run() -> None:
+        with unseen():
+            rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+            given = rows.to(torch.bfloat16)
+        torch.argsort(given @ given.mT, dim=-1)
+
+    result = only(check(capture(run)), "argsort")
+    assert result.forward in ("pass", "warning"), result

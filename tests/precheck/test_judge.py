@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensorprobe.precheck.judge import judge_output, worst_verdict
+from tensorprobe.precheck.judge import Runs, judge_output, worst_verdict
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_what_noise_moves_as_far_is_a_warning() -> None:
     truth = randn(100)
     off = (truth * 1.02).to(torch.bfloat16)
     runs: list[torch.Tensor | None] = [truth * 0.98, truth * 1.02]
-    judgement = judge_output(off, truth, length=1, noise=[lambda: runs])
+    judgement = judge_output(off, truth, length=1, noise=[Runs(lambda: runs)])
     assert judgement.verdict == "warning"
     assert "rounding noise moves the precise result as far" in judgement.message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -49,3 +50,33 @@ def test_complex_numbers() -> None:
     numbers = measure_output(torch.tensor([1 + 1j]), torch.tensor([1 + 0j]))
     assert numbers.pair.max_abs_error == 1.0
     assert numbers.ulp_max is None or numbers.ulp_max > 0
+
+
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_kernel_and_torch_measure_the_same(
+    dtype: torch.dtype, wide: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = torch.Generator().manual_seed(2)
+    truth = torch.randn(300, 200, generator=noise, dtype=torch.float64).to(wide)
+    truth[5, :7] = 0.0
+    truth[6, 0], truth[7, 0] = float("nan"), float("inf")
+    ours = (truth * (1 + 0.01 * torch.randn(truth.shape, generator=noise))).to(dtype)
+    ours[8, 0] = float("nan")
+    found = measure_output(ours, truth)
+    monkeypatch.setenv("TENSORPROBE_NO_KERNEL", "1")
+    expected = measure_output(ours, truth)
+    for field in dataclasses.fields(expected):
+        if field.name != "pair":
+            value, other = getattr(expected, field.name), getattr(found, field.name)
+            is_same = other == value or other == pytest.approx(value, rel=1e-12)
+            assert is_same, field.name
+    assert found.pair.unequal == expected.pair.unequal
+    assert found.pair.within == expected.pair.within
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
+def test_what_is_measured_stays_as_it_is(dtype: torch.dtype) -> None:
+    ours, theirs = torch.tensor([-1.0, 2.0]).to(dtype), torch.tensor([-1.5, 2.0]).to(dtype)
+    measure_output(ours, theirs)
+    assert ours.tolist() == [-1.0, 2.0] and theirs.tolist() == [-1.5, 2.0]

@@ -15,7 +15,8 @@ def noise(dtype: torch.dtype, unit: float) -> RoundingNoise:
 def test_what_computes_is_moved_and_what_moves_numbers_is_not() -> None:
     tensor = torch.ones(1000, dtype=torch.float64)
     numbers = torch.linspace(1, 20, 10_000, dtype=torch.float64)
-    with noise(torch.bfloat16, 2.0**-8):
+    generator = torch.Generator().manual_seed(1)
+    with RoundingNoise(torch.bfloat16, 2.0**-8, generator, by_steps=False):
         copied = tensor.clone().reshape(10, 100).T
         exact = numbers * 3
         moved = exact.clone()

@@ -7,9 +7,9 @@ inputs ─► device, recorded dtype (under autocast if the result shows that it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,18 +30,23 @@ from tensorprobe.precheck.precision import (
     raise_dtype,
     raise_tensor,
     reference_dtype,
+    with_dtypes,
+    with_own_epsilon,
 )
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
+from tensorprobe.precheck.recorded import tensor_values, wants_gradients
 from tensorprobe.precheck.side import Side, run_backward, run_forward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
 
-__all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "tensor_values"]
+__all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs"]
 
 LoadInputs = Callable[[], Sequence[torch.Tensor]]
 GradientsFor = Callable[[Sequence[torch.Tensor]], Sequence["torch.Tensor | None"]]
 
 _NOISY_RUNS = 4
+# In more roundings than these an error of 1/1000 could hide.
+_LONGEST_WALK = 100.0
 # So many elements show in two runs what few show in four.
 _LARGE = 1_000_000
 _CPU = torch.device("cpu")
@@ -58,6 +63,7 @@ class _Noise(NamedTuple):
     generator: torch.Generator
     mode: AbstractContextManager[Any]
     moves_inputs: bool
+    input_unit: float
 
 
 class CannotJudgeError(Exception):
@@ -84,6 +90,7 @@ class BothSides:
         sent: the gradients that were sent back.
         unit: the rounding error of the narrowest dtype in the call.
         plain: the call with its arguments as they were recorded.
+        values: what was recorded of its input tensors.
     """
 
     def __init__(
@@ -103,16 +110,17 @@ class BothSides:
         self._gradients_for = gradients
         self._device = device
         self._seed = seed
-        self._values = tensor_values(record)
+        self.values = tensor_values(record)
         self._writes_unseen = name.api_name in UNSEEN_WRITERS
         self._base: list[torch.Tensor] | None = None
         self._versions: list[int] = []
-        self._wants_gradients = _wants_gradients(record, self._values)
+        self._wants_gradients = wants_gradients(record, self.values)
         self._real: torch.dtype = torch.float64
         self._noisy_dtype = torch.float32
         self._noise: list[Side] | None = None
         self._as_recorded: list[Side] | None = None
         self._moved: list[Side] | None = None
+        self._result_sizes: list[int] = []
         self._precise: Side | None = None
         # Until a run has shown that it does not.
         self._draws_random = True
@@ -159,6 +167,8 @@ class BothSides:
             self.autocast = recorded
             side = self._try_candidate()
         self._draws_random = side.drew_random
+        results = (*side.outputs, *side.leaves.values())
+        self._result_sizes = [t.numel() for t in results if t.is_floating_point() and t.numel()]
         self._choose_precision(side)
         return side
 
@@ -244,12 +254,12 @@ class BothSides:
         for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True):
             raised = self._raise(tensor)
             if noise is not None and noise.moves_inputs:
-                disturb(raised, self.unit, noise.generator)
+                disturb(raised, noise.input_unit, noise.generator)
             tensors.append(_as_leaf(raised, is_wanted))
         call = self._rebuild(tensors, _CPU)
         if self.is_raised:
-            call = _with_dtypes(call, lambda dtype: raise_dtype(dtype, self._real))
-            call = _with_own_epsilon(call, self._name.api_name, base)
+            call = with_dtypes(call, lambda dtype: raise_dtype(dtype, self._real))
+            call = with_own_epsilon(call, self._name.api_name, base)
         around = None if noise is None else noise.mode
         before = torch.get_default_dtype()
         try:
@@ -318,7 +328,7 @@ class BothSides:
         if noise is not None and noise.moves_inputs:
             for gradient in sent:
                 if gradient is not None:
-                    disturb(gradient, self.unit, noise.generator)
+                    disturb(gradient, noise.input_unit, noise.generator)
         run_backward(side, sent, _CPU, self._watch.phase("reference"))
 
     # --- noise -------------------------------------------------------------------------------
@@ -339,13 +349,31 @@ class BothSides:
             mode: AbstractContextManager[Any] = nullcontext()
             if not inputs_only:
                 mode = RoundingNoise(self._noisy_dtype, self.unit, generator, by_steps=by_steps)
-            noise = _Noise(generator, mode, inputs_only or by_steps)
-            side = self._reference(noise)
-            if self.sent:
-                with mode:
-                    self._send_back(side, noise)
+            noise = _Noise(generator, mode, inputs_only or by_steps, self._input_unit())
+            try:
+                side = self._reference(noise)
+                if self.sent:
+                    with mode:
+                        self._send_back(side, noise)
+            except _REFUSALS:
+                # Noise led it out of what it takes; the other runs tell enough.
+                continue
             found.append(side)
         return found
+
+    def _input_unit(self) -> float:
+        """Return by how much inputs move: a rounding error, and what adding them up is worth.
+
+        A sum of n numbers is the exact sum of others that are off by sqrt(n) roundings at most,
+        almost surely, however much of it cancels. Sums of halves are kept in float32.
+        """
+        given = [*self.inputs(), *(g for g in self.sent if g is not None)]
+        largest = max((tensor.numel() for tensor in given), default=1)
+        least = min(self._result_sizes, default=1)
+        walk = min(math.sqrt(max(largest // max(least, 1), 1)), _LONGEST_WALK)
+        if self.unit > rounding_unit(torch.float32):
+            return self.unit + walk * rounding_unit(torch.float32)
+        return self.unit * walk
 
     def cpu_as_recorded(self) -> list[Side]:
         """Return what the CPU makes of the call in the recorded dtype: it errs too.
@@ -372,14 +400,19 @@ class BothSides:
     def ill_conditioned_sides(self) -> list[Side]:
         """Return runs of the reference whose inputs are off by a rounding error, and nothing else.
 
-        Of bfloat16 alone: for other dtypes the noisy runs do that, too.
+        Of bfloat16 alone: for other dtypes the noisy runs do that, too. Not of a function of one
+        number: nothing is rounded inside it before something else is added.
         """
         if self._moved is None:
             self._moved = []
-            if not self._is_noisy_inside:
+            if not self._is_noisy_inside and not self._is_elementwise():
                 with self._watch.phase("noise"):
                     self._moved = self._make_noise(inputs_only=True)
         return self._moved
+
+    def _is_elementwise(self) -> bool:
+        floats = [tensor for tensor in self.inputs() if tensor.is_floating_point()]
+        return len(floats) == 1 and set(self._result_sizes) <= {floats[0].numel()}
 
     def precise_side(self) -> Side | None:
         """Return the reference in float64 where it was float32, which may itself be inexact.
@@ -420,30 +453,8 @@ class BothSides:
             self._wants_gradients
             and bool(value.requires_grad)
             and (tensor.is_floating_point() or tensor.is_complex())
-            for value, tensor in zip(self._values, base, strict=True)
+            for value, tensor in zip(self.values, base, strict=True)
         ]
-
-
-def tensor_values(record: CallRecord) -> list[TensorValue]:
-    """Return the descriptions of the input tensors in the order of the arguments."""
-    return [
-        leaf.value
-        for leaf in replace(record, outputs=None).leaves()
-        if isinstance(leaf.value, TensorValue)
-    ]
-
-
-def _wants_gradients(record: CallRecord, values: Sequence[TensorValue]) -> bool:
-    """Whether the recorded call was watched by autograd."""
-    if not any(value.requires_grad for value in values):
-        return False
-    outputs = [
-        leaf.value
-        for leaf in replace(record, inputs=None, kwargs=None).leaves()
-        if isinstance(leaf.value, TensorValue)
-    ]
-    # Without recorded outputs, or in place with none, nothing speaks against it.
-    return not outputs or any(value.requires_grad is not False for value in outputs)
 
 
 def _as_leaf(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
@@ -454,26 +465,3 @@ def _refusal(who: str, err: Exception) -> str:
     text = " ".join(str(err).split())
     short = text if len(text) <= 300 else text[:300] + "…"
     return f"{who} refuses the call: {type(err).__name__}: {short}"
-
-
-def _with_dtypes(call: RebuiltCall, change: Callable[[torch.dtype], torch.dtype]) -> RebuiltCall:
-    """Return a call with other dtypes among its arguments."""
-
-    def changed(value: Any) -> Any:
-        return change(value) if isinstance(value, torch.dtype) else value
-
-    return RebuiltCall(
-        call.function, map_leaves(call.args, changed), map_leaves(call.kwargs, changed)
-    )
-
-
-def _with_own_epsilon(
-    call: RebuiltCall, api_name: str, base: Sequence[torch.Tensor]
-) -> RebuiltCall:
-    """Give `rms_norm` the epsilon of the recorded dtype, which it takes from its input."""
-    if api_name.rpartition(".")[2] != "rms_norm" or not base:
-        return call
-    if call.kwargs.get("eps") is None and len(call.args) < 4:
-        epsilon = torch.finfo(base[0].dtype).eps
-        return replace(call, kwargs={**call.kwargs, "eps": epsilon})
-    return call

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -19,7 +20,6 @@ from tensorprobe.precheck.both_sides import (
     CannotJudgeError,
     GradientsFor,
     LoadInputs,
-    tensor_values,
 )
 from tensorprobe.precheck.draws import (
     dropout_probability,
@@ -135,7 +135,7 @@ def check_call(
     try:
         with watch.phase("prepare"):
             sides = BothSides(record, name, load, gradients, device, seed, watch)
-        checked = _Check(record, name, sides, device, watch).run()
+        checked = _Check(name, sides, device, watch).run()
     except (CannotJudgeError, RebuildError) as err:
         return CheckedCall("SKIP", message=str(err), phases=watch.stop())
     if "error" not in (checked.forward, checked.backward):
@@ -154,18 +154,13 @@ class _Check:
     """One check while it runs."""
 
     def __init__(
-        self,
-        record: CallRecord,
-        name: ApiCall,
-        sides: BothSides,
-        device: torch.device,
-        watch: Stopwatch,
+        self, name: ApiCall, sides: BothSides, device: torch.device, watch: Stopwatch
     ) -> None:
         self._watch = watch
         self._name = name
         self._sides = sides
         self._device = device
-        self._shapes = [value.shape for value in tensor_values(record)]
+        self._shapes = [value.shape for value in sides.values]
 
     def run(self) -> CheckedCall:
         """Run both sides and judge what they gave."""
@@ -247,30 +242,32 @@ class _Check:
         sides = self._sides
 
         def runs_of(noisy: Callable[[], list[Side]]) -> Runs:
-            return lambda: [
-                None if found is None else _plain(found) for found in map(pick, noisy())
-            ]
+            return Runs(
+                lambda: [None if found is None else _plain(found) for found in map(pick, noisy())]
+            )
 
-        length = self._length(ours)
-        computed_in = sides.autocast if ours.is_floating_point() else None
+        judged = partial(
+            judge_output,
+            length=self._length(ours),
+            computed_in=sides.autocast if ours.is_floating_point() else None,
+            is_gradient=place.startswith("backward"),
+        )
         with self._watch.phase("measure"):
-            judgement = judge_output(ours, theirs, length=length, computed_in=computed_in)
+            judgement = judged(ours, theirs)
             if judgement.verdict != "error":
                 return CheckedOutput(place, ours, theirs, judgement)
             precise = sides.precise_side()
             better = None if precise is None else pick(precise)
             found = None if better is None else _plain(better)
             truth = theirs if found is None else found
-            judgement = judge_output(
+            judgement = judged(
                 ours,
                 truth,
-                length=length,
                 noise=(
                     runs_of(sides.noisy_sides),
                     runs_of(sides.cpu_as_recorded),
-                    lambda: self._if_ill_conditioned(truth, pick),
+                    Runs(lambda: self._if_ill_conditioned(truth, pick), may_drift=False),
                 ),
-                computed_in=computed_in,
             )
         return CheckedOutput(place, ours, truth, judgement)
 
@@ -281,6 +278,8 @@ class _Check:
         """
         sides = self._sides.ill_conditioned_sides()
         runs = [None if found is None else _plain(found) for found in map(pick, sides)]
+        if not (truth.is_floating_point() or truth.is_complex()):
+            return runs
         size = _norm(truth) * self._sides.unit * _ILL_CONDITIONED
         same = [run for run in runs if run is not None and run.shape == truth.shape]
         return runs if any(_norm(run - truth) > size for run in same) else []

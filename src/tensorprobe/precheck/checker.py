@@ -18,7 +18,6 @@ import torch
 
 from tensorprobe.errors import DumpError, RebuildError
 from tensorprobe.names import ApiCall
-from tensorprobe.precheck.both_sides import tensor_values
 from tensorprobe.precheck.callables import parse_api_call
 from tensorprobe.precheck.check import CheckedCall, CheckedOutput, check_call
 from tensorprobe.precheck.columns import metric_cells
@@ -26,6 +25,7 @@ from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.precheck.random_inputs import make_inputs, make_like, seed_of
 from tensorprobe.precheck.rebuild import load_tensor
+from tensorprobe.precheck.recorded import tensor_values
 from tensorprobe.precheck.repro import save_error
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue, Value

@@ -26,7 +26,20 @@ from tensorprobe.precheck.within_noise import NoiseLimits, lies_within_noise
 
 __all__ = ["Judgement", "Runs", "Verdict", "judge_output", "rounding_unit", "worst_verdict"]
 
-Runs = Callable[[], Sequence["torch.Tensor | None"]]
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of the reference that rounding moved.
+
+    Attributes:
+        make: returns the output of each; asked only when needed.
+        may_drift: whether a result may be larger or smaller as a whole if these are.
+    """
+
+    make: Callable[[], Sequence[torch.Tensor | None]]
+    may_drift: bool = True
+
+
 Verdict = Literal["pass", "warning", "error", "SKIP"]
 _ORDER: tuple[Verdict, ...] = ("SKIP", "pass", "warning", "error")
 
@@ -59,7 +72,9 @@ _SUM_UNIT = 2.0**-24
 _WIDEST = 2e-4
 # How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
 _OWN_SUM = 0.6
-_MOST_OWN_SUM = 4.0
+_MOST_OWN_SUM = 12.0
+# Where all elements err alike, none errs so many times as much.
+_OWN_SUM_ELEMENT = 8.0
 # In fewer elements errors do not cancel.
 _MANY = 16
 # One element may be this many times as far off as the whole.
@@ -114,6 +129,7 @@ def judge_output(
     length: int,
     noise: Sequence[Runs] = (),
     computed_in: torch.dtype | None = None,
+    is_gradient: bool = False,
 ) -> Judgement:
     """Judge one output against the precise one.
 
@@ -121,10 +137,10 @@ def judge_output(
         candidate: the device's result, on the CPU.
         reference: the reference's result, in its own higher precision.
         length: how many numbers were added up for one element.
-        noise: each returns the precise result of runs with rounding noise; asked only when needed,
-            one after the other.
+        noise: kinds of runs with rounding noise; each is asked for when the others explain nothing.
         computed_in: the dtype whose tolerance applies, if it is not the candidate's own: under
             autocast a float32 gradient comes out of a half.
+        is_gradient: whether it came from the backward.
     """
     if candidate.shape != reference.shape:
         return Judgement(
@@ -161,7 +177,7 @@ def judge_output(
     if numbers.ulp_max is not None and numbers.ulp_max <= 1 and numbers.distance is not None:
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
-    if _is_own_sum(dtype, numbers, length):
+    if _is_own_sum(dtype, numbers, length, is_gradient=is_gradient):
         return judgement("warning", why, missed, f"a sum that is kept in {dtype} explains it")
     if _is_noise(candidate, reference, dtype, noise):
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
@@ -187,7 +203,7 @@ def _judge_exactly(
     )
     if any(
         wrong <= 4 * max(int((run != reference).sum()) for run in runs)
-        for runs in _growing(noise, reference)
+        for runs, _ in _growing(noise, reference)
     ):
         return Judgement(
             "warning", f"{message}; rounding noise flips as many", unequal=share, excess=1.0
@@ -210,18 +226,29 @@ def _excess(numbers: OutputNumbers, limit: float) -> float:
     return max(numbers.distance / limit, numbers.worst / (_ELEMENT * limit))
 
 
-def _is_own_sum(dtype: torch.dtype, numbers: OutputNumbers, length: int) -> bool:
+def _is_own_sum(
+    dtype: torch.dtype, numbers: OutputNumbers, length: int, *, is_gradient: bool
+) -> bool:
     """Whether errors are those of sums that were rounded to a half after each addition.
 
-    Some kernels keep them so, as those of embeddings' gradients do on the CPU. Such errors point
-    both ways: a result that is too large or too small as a whole is no such sum.
+    Some kernels keep them so, as those of embeddings' and norms' gradients do on the CPU. Such
+    errors point both ways: a result that is too large or too small as a whole is no such sum. Few
+    elements do not show that; of those only gradients that are long sums may be some.
     """
     pair, unit = numbers.pair, rounding_unit(dtype)
-    if dtype not in _ROUNDINGS or pair.count < _MANY or numbers.distance is None:
+    is_few = pair.count < _MANY
+    if dtype not in _ROUNDINGS or numbers.distance is None:
+        return False
+    if is_few and not (is_gradient and length >= _MANY):
         return False
     walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
-    if _excess(numbers, (_ROUNDINGS[dtype] + walk) * unit) > 1.0:
+    if numbers.distance > (_ROUNDINGS[dtype] + walk) * unit:
         return False
+    single = _ELEMENT * _limit_of(dtype, length)
+    if numbers.worst > max(single, _OWN_SUM_ELEMENT * numbers.distance):
+        return False
+    if is_few:
+        return True
     size = pair.reference_squares
     drift = abs(pair.dot / size - 1) if size else math.inf
     return drift <= _LEAST_DRIFT[dtype] * unit
@@ -266,24 +293,32 @@ def _is_noise(
 ) -> bool:
     """Whether the candidate lies about as far from the precise result as noisy runs do."""
     unit = rounding_unit(dtype)
-    limits = NoiseLimits(
-        unit,
-        _NOISE.get(dtype, _MOST_NOISE),
-        _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit,
-    )
     return any(
-        lies_within_noise(candidate, reference, runs, limits) for runs in _growing(noise, reference)
+        lies_within_noise(
+            candidate,
+            reference,
+            runs,
+            NoiseLimits(
+                unit,
+                _NOISE.get(dtype, _MOST_NOISE),
+                _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit,
+                may_drift=may_drift,
+            ),
+        )
+        for runs, may_drift in _growing(noise, reference)
     )
 
 
-def _growing(noise: Sequence[Runs], reference: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+def _growing(
+    noise: Sequence[Runs], reference: torch.Tensor
+) -> Iterator[tuple[list[torch.Tensor], bool]]:
     """Yield the noisy runs, and again together with each further kind of them."""
     same: list[torch.Tensor] = []
     for runs in noise:
-        more = [run for run in runs() if run is not None and run.shape == reference.shape]
+        more = [run for run in runs.make() if run is not None and run.shape == reference.shape]
         if more:
             same += more
-            yield same
+            yield same, runs.may_drift
 
 
 def _place_of(differs: torch.Tensor) -> list[int]:

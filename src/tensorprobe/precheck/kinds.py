@@ -41,7 +41,7 @@ COARSE_IN_HALVES = frozenset(
 # They round to the recorded dtype between their steps, and some of them jump.
 STEPWISE_IN_HALVES = COARSE_IN_HALVES | frozenset(
     ("__floordiv__", "__mod__", "__rfloordiv__", "_trilinear", "bilinear", "div", "div_", "divide",
-     "floor_divide", "fmod", "remainder")
+     "floor_divide", "fmod", "glu", "remainder")
 )  # fmt: skip
 
 # They write their running statistics without a word to autograd.
@@ -63,9 +63,12 @@ _UNDETERMINED: dict[str, tuple[int, ...]] = {
     "linalg_eig": (1,),
 }
 
-# What they return depends on the dtype's own grid or largest number.
+# What they return depends on the dtype's own grid or largest number; some of them find the places
+# that they look at by arithmetic in that dtype.
 _OWN_DTYPE = frozenset(
-    ("nextafter", "nextafter_", "nan_to_num", "nan_to_num_", "__dlpack__", "frexp",
+    ("fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
+     "fractional_max_pool3d_with_indices", "nextafter", "nextafter_", "nan_to_num", "nan_to_num_",
+     "__dlpack__", "frexp",
      "linalg.matrix_rank", "linalg.pinv", "pinverse", "linalg.lstsq", "linalg_matrix_rank")
 )  # fmt: skip
 

@@ -193,8 +193,9 @@ class _Sums:
             self.ulp_max = max(self.ulp_max, float(units.max()))
             self.ulps += float(units.sum())
             self.ulps_over += int((units > _ULP_LIMITS[self.width]).sum())
-        size = theirs.double()
-        error = ours.double().sub_(size)
+        # Copies: of float64 the very tensors would be changed.
+        size = theirs.to(torch.float64, copy=True)
+        error = ours.to(torch.float64, copy=True).sub_(size)
         size.abs_()
         count = error.numel()
         self.count += count

@@ -7,8 +7,9 @@ What moves then may move; a result that lies much further off than these runs do
 rounding.
 
 The last result is not rounded: its rounding error is known not to be larger than u, and need not
-be tried. As with true rounding, r follows from the number: equal numbers have equal errors, which
-do not cancel in a sum. It is a hash of the number's bits, another one in each run and each time.
+be tried. Only steps of a kernel that is taken apart are all rounded. As with true rounding, r
+follows from the number: equal numbers have equal errors, which do not cancel in a sum. It is a hash
+of the number's bits, another one in each run and each time.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._generator = generator
         # Results by the address of their memory, and their rounded copies once somebody has read
         # them. They are kept, so that no other tensor gets the address.
+        self._depth = 0
         self._results: dict[int, torch.Tensor] = {}
         self._rounded: dict[int, torch.Tensor] = {}
 
@@ -76,10 +78,14 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not isinstance(func, torch._ops.OpOverload) or _is_view(func):
             return func(*args, **kwargs)
-        steps = _steps_of(func) if self._by_steps else None
+        steps = _steps_of(func) if self._by_steps and not _keeps_numbers(func) else None
         if steps is not None:
-            with self:
-                result = steps(*args, **kwargs)
+            self._depth += 1
+            try:
+                with self:
+                    result = steps(*args, **kwargs)
+            finally:
+                self._depth -= 1
             if result is not NotImplemented:
                 return result
         read = self._write_rounded if func._schema.is_mutable else self._as_rounded
@@ -94,7 +100,8 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Remember what a kernel computed; what others read of it is rounded."""
         if not _can_be_moved(result):
             return
-        if not _is_dense(result):
+        if self._depth or not _is_dense(result):
+            # Steps compute places, too, which must be the same for whoever reads them.
             disturb(result, self._unit, self._generator, result_of=self._dtype)
             return
         place = result.untyped_storage().data_ptr()

@@ -6,11 +6,24 @@ recorded dtypes did not have: float32 where all of them are narrower, else float
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-__all__ = ["is_raisable", "raise_dtype", "raise_tensor", "reference_dtype", "round_to"]
+from tensorprobe.precheck.arguments import map_leaves
+from tensorprobe.precheck.rebuild import RebuiltCall
+
+__all__ = [
+    "is_raisable",
+    "raise_dtype",
+    "raise_tensor",
+    "reference_dtype",
+    "round_to",
+    "with_dtypes",
+    "with_own_epsilon",
+]
 
 _HALVES = (torch.float16, torch.bfloat16)
 _COMPLEX_OF = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -65,3 +78,24 @@ def round_to(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if tensor.is_complex() and not dtype.is_complex:
         return tensor
     return tensor.to(dtype)
+
+
+def with_dtypes(call: RebuiltCall, change: Callable[[torch.dtype], torch.dtype]) -> RebuiltCall:
+    """Return a call with other dtypes among its arguments."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, torch.dtype) else value
+
+    return RebuiltCall(
+        call.function, map_leaves(call.args, changed), map_leaves(call.kwargs, changed)
+    )
+
+
+def with_own_epsilon(call: RebuiltCall, api_name: str, base: Sequence[torch.Tensor]) -> RebuiltCall:
+    """Give `rms_norm` the epsilon of the recorded dtype, which it takes from its input."""
+    if api_name.rpartition(".")[2] != "rms_norm" or not base:
+        return call
+    if call.kwargs.get("eps") is None and len(call.args) < 4:
+        epsilon = torch.finfo(base[0].dtype).eps
+        return replace(call, kwargs={**call.kwargs, "eps": epsilon})
+    return call

@@ -38,11 +38,13 @@ class NoiseLimits:
         unit: the rounding error of the dtype that the call was computed in.
         factor: how many times as far as the noisy runs the candidate may be.
         least_drift: a smaller drift is none.
+        may_drift: whether a drift is none either that is about as large as the runs'.
     """
 
     unit: float
     factor: float
     least_drift: float
+    may_drift: bool = True
 
 
 def lies_within_noise(
@@ -78,7 +80,7 @@ def lies_within_noise(
     sums = _add_up([part for part in parts if part is not None])
     if len(parts) != sum(part is not None for part in parts) or sums is None:
         return False
-    if _drifts(sums, limits.least_drift):
+    if _drifts(sums, limits):
         return False
     count = sides[0].numel()
     rounding = limits.unit * math.sqrt(sums.squares) + tiniest * math.sqrt(count)
@@ -214,12 +216,12 @@ def _add_up(parts: Sequence[_Sums]) -> _Sums | None:
     )
 
 
-def _drifts(sums: _Sums, least: float) -> bool:
+def _drifts(sums: _Sums, limits: NoiseLimits) -> bool:
     """Whether the candidate as a whole is larger or smaller than the truth.
 
     Rounding errors point both ways and cancel in this; a wrong factor does not.
     """
     if sums.count < _MANY or not sums.squares or not math.isfinite(sums.squares):
         return False
-    noisy = max(abs(dot / sums.squares - 1) for dot in sums.dots)
-    return abs(sums.dot / sums.squares - 1) > max(least, _DRIFT * noisy)
+    noisy = max(abs(dot / sums.squares - 1) for dot in sums.dots) if limits.may_drift else 0.0
+    return abs(sums.dot / sums.squares - 1) > max(limits.least_drift, _DRIFT * noisy)
