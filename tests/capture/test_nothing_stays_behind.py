@@ -28,7 +28,7 @@ WATCHED_SPACES: list[Any] = [
     torch,
     functional,
     torch.Tensor,
-    torch._C.TensorBase,
+    getattr(torch._C, "TensorBase", None) or torch._C._TensorBase,
     torch._VF,
     torch.linalg,
     torch.fft,
