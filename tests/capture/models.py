@@ -8,6 +8,7 @@ Never imports tensorprobe: run as a script, this is the run that knows nothing o
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -483,6 +484,9 @@ CASES = {
     "hf vit": Case(_vit, _images, _own_loss("pixel_values")),
     "hf resnet": Case(_resnet, _images, _own_loss("pixel_values")),
 }
+if importlib.util.find_spec("transformers") is None:
+    # The rest is worth as much without them, as with a torch that they no longer run on.
+    CASES = {name: case for name, case in CASES.items() if not name.startswith("hf ")}
 
 
 # --- training ----------------------------------------------------------------------------------

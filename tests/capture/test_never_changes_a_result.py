@@ -33,6 +33,7 @@ WITH_DATA = [
         ("cnn", "lstm", "gpt recomputed reentrantly", "moe", "shared memory", "hf t5")
     )
     for column, kind in enumerate(("tensor", "md5"))
+    if name in models.CASES
 ]
 
 

@@ -28,7 +28,7 @@ WATCHED_SPACES: list[Any] = [
     torch,
     functional,
     torch.Tensor,
-    torch._C.TensorBase,
+    getattr(torch._C, "TensorBase", None) or torch._C._TensorBase,
     torch._VF,
     torch.linalg,
     torch.fft,
@@ -96,9 +96,10 @@ def hooks_and_modes(*roots: nn.Module) -> dict[str, int]:
             found[f"{index}.{path} late hooks"] = len(parameter._post_accumulate_grad_hooks or ())
     found["function modes"] = torch._C._len_torch_function_stack()
     found["dispatch modes"] = torch._C._len_torch_dispatch_stack()
-    found["saved tensor hooks"] = int(
-        torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    )
+    # torch 2.1 does not tell.
+    ask_for_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if ask_for_hooks is not None:
+        found["saved tensor hooks"] = int(ask_for_hooks(True) is not None)
     found["optimizer hooks"] = sum(
         len(value)
         for name, value in vars(sys.modules[torch.optim.Optimizer.__module__]).items()

@@ -18,6 +18,7 @@ LEVELS = ["L0", "L1", "L2", "mix"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The PyTorch API of nested tensors:UserWarning",
     "ignore:Sparse CSR tensor support:UserWarning",
+    "ignore:Lazy modules are a new feature:UserWarning",
 )
 
 
@@ -108,6 +109,9 @@ class Scaled(Wrapped):
 def test_a_class_of_the_user_runs_the_same_calls_with_and_without_us(
     kind: Any, level: str, tmp_path: Path
 ) -> None:
+    if level == "L2" and torch.__version__.startswith("2.1."):
+        pytest.skip("in torch 2.1 any dispatch mode, also an empty one, disturbs such classes")
+
     def train() -> tuple[Tensor, list[str]]:
         plain = torch.arange(6.0).reshape(2, 3)
         x = plain.as_subclass(Counted) if kind is Counted else kind(plain)
@@ -170,7 +174,8 @@ def test_a_nested_tensor_has_the_numbers_of_its_values(
     layout: torch.layout, level: str, tmp_path: Path
 ) -> None:
     parts = [torch.full((2, 3), 1.0), torch.full((4, 3), -2.0)]
-    x = torch.nested.nested_tensor(parts, layout=layout)
+    # torch 2.1 has but one layout, and no name for it.
+    x = torch.nested.nested_tensor(parts, **({} if layout is torch.strided else {"layout": layout}))
     records, out = capture(tmp_path, x, level)
     assert torch.equal(out.unbind()[1], parts[1] * 2)
     if level in ("L0", "mix"):
