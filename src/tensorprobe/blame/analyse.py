@@ -9,7 +9,6 @@ The first suspect is the culprit; what comes after it and differs is a victim.
 
 from __future__ import annotations
 
-import bisect
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -18,24 +17,22 @@ from typing import Literal
 
 from tensorprobe.blame.agreement import (
     CallAgreement,
-    Distance,
     Meter,
-    is_float,
     significant_bits,
 )
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
-from tensorprobe.blame.explain import Background, Unexplained, explain_call
+from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.links import Links, follow_tensors
-from tensorprobe.blame.operations import MATRIX, RANDOM, operation_of
+from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.blame.order import CallPair, Phase, open_sides, pair_calls
 from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
+from tensorprobe.blame.walk import TF32, Walk
 from tensorprobe.compare.measure import DataDistance
-from tensorprobe.errors import NameFormatError, RebuildError
-from tensorprobe.names import UNINITIALISED, forward_of
+from tensorprobe.errors import RebuildError
 from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 from tensorprobe.store import RankDump
 
@@ -43,7 +40,6 @@ __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
 
 Basis = Literal["replay", "inputs", "arguments", "state", "sequence", "gap"]
 
-_TF32 = 2.0**-11
 _ALL = Effort()
 
 
@@ -154,14 +150,14 @@ def analyse_rank(
     pairs = pair_calls(ours, theirs)
     agreements = Meter(ours, theirs, known).measure_calls(pairs)
     links = follow_tensors(theirs.calls.values())
-    walk = _Walk(pairs, agreements)
+    walk = Walk(pairs, agreements)
     start = find_start_differences(pairs, agreements, links, walk.before, carried)
     replays = _Replays(ours, theirs, effort)
     replays.run(_plan(pairs, agreements, walk, start, effort), last=len(pairs))
     splits = replays.splits
     suspicions = {found.call: found for found in find_suspicions(list(splits.values()))}
     raised = {key: index for key, index in working_index(splits.values()).items() if index}
-    work = _TF32 if ("matrix products", "torch.float32") in raised else walk.work
+    work = TF32 if ("matrix products", "torch.float32") in raised else walk.work
     suspects = _collect(pairs, agreements, walk, splits, suspicions, start, work)
     if _may_have_gap(suspects, effort):
         gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects)
@@ -191,112 +187,10 @@ def _may_have_gap(suspects: Sequence[Suspect], effort: Effort) -> bool:
     return not any(suspect.phase == "forward" for suspect in suspects)
 
 
-class _Seen:
-    """The distances of what came before, sorted, for their medians."""
-
-    def __init__(self) -> None:
-        self._values: list[float] = []
-        self._averages: list[float] = []
-        self._singles: list[float] = []
-
-    def add(self, output: Distance) -> None:
-        if 0 < output.value < 1:
-            bisect.insort(self._values, output.value)
-        average = max(output.averages, default=0.0)
-        if 0 < average < 1:
-            bisect.insort(self._averages, average)
-            count = max(1, math.prod(output.candidate.shape))
-            bisect.insort(self._singles, average * math.sqrt(count))
-
-    def background(self) -> Background:
-        return Background(*map(_median, (self._values, self._averages, self._singles)))
-
-
-def _median(numbers: list[float]) -> float:
-    return numbers[len(numbers) // 2] if numbers else 0.0
-
-
-class _Walk:
-    """What the distances show in the order of the run.
-
-    Attributes:
-        unexplained: the results that inputs do not explain, by call.
-        usual: the distance that results usually have, before anything unexplained.
-        before: what was usual before each call.
-        work: the roundoff of matrix products, where the first of them shows it; else 0.
-    """
-
-    def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
-        self.unexplained: dict[str, Unexplained] = {}
-        self.before: dict[str, float] = {}
-        self._backgrounds: dict[str, Background] = {}
-        self.work = self._find_work(pairs, agreements)
-        seen, back = _Seen(), _Seen()
-        self.usual = 0.0
-        for pair in pairs:
-            agreement = agreements[pair.name]
-            background = seen.background()
-            if pair.phase == "backward":
-                # Gradients cancel, and some turn over: the way back has more noise than the way up.
-                background = background.or_more(back.background())
-            self.before[pair.name] = background.value
-            self._backgrounds[pair.name] = background
-            if operation_of(pair.name) in UNINITIALISED:
-                continue  # Memory as it was found is no noise of the run.
-            forward = _forward_agreement(pair, agreements)
-            found = explain_call(pair, agreement, forward, background, self.work)
-            if found is not None:
-                self.unexplained[pair.name] = found
-            elif not self.unexplained:
-                for output in agreement.outputs:
-                    if is_float(output.candidate):
-                        seen.add(output)
-                        if pair.phase == "backward":
-                            back.add(output)
-                self.usual = seen.background().value
-
-    def explain(
-        self, pair: CallPair, agreements: Mapping[str, CallAgreement], work: float
-    ) -> Unexplained | None:
-        """Judge a call again, with another roundoff of matrix products."""
-        forward = _forward_agreement(pair, agreements)
-        usual = self._backgrounds[pair.name]
-        return explain_call(pair, agreements[pair.name], forward, usual, work)
-
-    @staticmethod
-    def _find_work(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> float:
-        """Return the roundoff that the run's first matrix product with equal inputs works in."""
-        for pair in pairs:
-            if operation_of(pair.name) not in MATRIX or pair.phase != "forward":
-                continue
-            agreement = agreements[pair.name]
-            if not agreement.outputs or agreement.outputs[0].basis == "shape":
-                continue
-            own = 2.0 ** -significant_bits(agreement.outputs[0].candidate.dtype)
-            if any(not d.value <= 64 * own for d in agreement.inputs):
-                continue
-            if explain_call(pair, agreement, None, Background(), 0.0) is None:
-                return 0.0
-            found = explain_call(pair, agreement, None, Background(), _TF32)
-            return _TF32 if found is None else 0.0
-        return 0.0
-
-
-def _forward_agreement(
-    pair: CallPair, agreements: Mapping[str, CallAgreement]
-) -> CallAgreement | None:
-    if pair.phase == "forward":
-        return None
-    try:
-        return agreements.get(forward_of(pair.name))
-    except NameFormatError:
-        return None
-
-
 def _plan(
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
-    walk: _Walk,
+    walk: Walk,
     start: StartDifferences,
     effort: Effort,
 ) -> ReplayPlan:
@@ -353,9 +247,7 @@ class _Replays:
             self._theirs.forget()
 
 
-def _settled_position(
-    pairs: Sequence[CallPair], walk: _Walk, start: StartDifferences
-) -> int | None:
+def _settled_position(pairs: Sequence[CallPair], walk: Walk, start: StartDifferences) -> int | None:
     """Return the position of the first suspect that stands without a replay."""
     states = {use.call for use, _ in start.places} if start.kind == "state" else set()
     for pair in pairs:
@@ -371,7 +263,7 @@ def _settled_position(
 def _collect(
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
-    walk: _Walk,
+    walk: Walk,
     splits: Mapping[str, CallSplit],
     suspicions: Mapping[str, Suspicion],
     start: StartDifferences,
@@ -473,7 +365,7 @@ def _judge_sequence(
     pair: CallPair,
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
-    walk: _Walk,
+    walk: Walk,
 ) -> Suspect | None:
     """Suspect a call that only one run has if what follows it starts from other values."""
     if pair.phase == "backward":
@@ -494,7 +386,7 @@ def _find_gap(
     links: Links,
     ours: Side,
     theirs: Side,
-    walk: _Walk,
+    walk: Walk,
     suspects: Sequence[Suspect],
 ) -> Suspect | None:
     from tensorprobe.blame.gaps import find_gap_suspect

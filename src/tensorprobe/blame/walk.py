@@ -1,0 +1,120 @@
+"""What distances show in the order of the run, before anything is replayed."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+
+from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
+from tensorprobe.blame.explain import Background, Unexplained, explain_call
+from tensorprobe.blame.operations import MATRIX, operation_of
+from tensorprobe.blame.order import CallPair
+from tensorprobe.errors import NameFormatError
+from tensorprobe.names import UNINITIALISED, forward_of
+
+__all__ = ["TF32", "Walk"]
+
+TF32 = 2.0**-11
+
+
+class _Seen:
+    """The distances of what came before, sorted, for their medians."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._averages: list[float] = []
+        self._singles: list[float] = []
+
+    def add(self, output: Distance) -> None:
+        if 0 < output.value < 1:
+            bisect.insort(self._values, output.value)
+        average = max(output.averages, default=0.0)
+        if 0 < average < 1:
+            bisect.insort(self._averages, average)
+            count = max(1, math.prod(output.candidate.shape))
+            bisect.insort(self._singles, average * math.sqrt(count))
+
+    def background(self) -> Background:
+        return Background(*map(_median, (self._values, self._averages, self._singles)))
+
+
+def _median(numbers: list[float]) -> float:
+    return numbers[len(numbers) // 2] if numbers else 0.0
+
+
+class Walk:
+    """What the distances show in the order of the run.
+
+    Attributes:
+        unexplained: the results that inputs do not explain, by call.
+        usual: the distance that results usually have, before anything unexplained.
+        before: what was usual before each call.
+        work: the roundoff of matrix products, where the first of them shows it; else 0.
+    """
+
+    def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
+        self.unexplained: dict[str, Unexplained] = {}
+        self.before: dict[str, float] = {}
+        self._backgrounds: dict[str, Background] = {}
+        self.work = self._find_work(pairs, agreements)
+        seen, back = _Seen(), _Seen()
+        self.usual = 0.0
+        for pair in pairs:
+            agreement = agreements[pair.name]
+            background = seen.background()
+            if pair.phase == "backward":
+                # Gradients cancel, and some turn over: the way back has more noise than the way up.
+                background = background.or_more(back.background())
+            self.before[pair.name] = background.value
+            self._backgrounds[pair.name] = background
+            if operation_of(pair.name) in UNINITIALISED:
+                continue  # Memory as it was found is no noise of the run.
+            forward = _forward_agreement(pair, agreements)
+            found = explain_call(pair, agreement, forward, background, self.work)
+            if found is not None:
+                self.unexplained[pair.name] = found
+            elif not self.unexplained:
+                for output in agreement.outputs:
+                    if is_float(output.candidate):
+                        seen.add(output)
+                        if pair.phase == "backward":
+                            back.add(output)
+                self.usual = seen.background().value
+
+    def explain(
+        self, pair: CallPair, agreements: Mapping[str, CallAgreement], work: float
+    ) -> Unexplained | None:
+        """Judge a call again, with another roundoff of matrix products."""
+        forward = _forward_agreement(pair, agreements)
+        usual = self._backgrounds[pair.name]
+        return explain_call(pair, agreements[pair.name], forward, usual, work)
+
+    @staticmethod
+    def _find_work(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> float:
+        """Return the roundoff that the run's first matrix product with equal inputs works in."""
+        for pair in pairs:
+            if operation_of(pair.name) not in MATRIX or pair.phase != "forward":
+                continue
+            agreement = agreements[pair.name]
+            if not agreement.outputs or agreement.outputs[0].basis == "shape":
+                continue
+            own = 2.0 ** -significant_bits(agreement.outputs[0].candidate.dtype)
+            if any(not d.value <= 64 * own for d in agreement.inputs):
+                continue
+            if explain_call(pair, agreement, None, Background(), 0.0) is None:
+                return 0.0
+            found = explain_call(pair, agreement, None, Background(), TF32)
+            return TF32 if found is None else 0.0
+        return 0.0
+
+
+def _forward_agreement(
+    pair: CallPair, agreements: Mapping[str, CallAgreement]
+) -> CallAgreement | None:
+    if pair.phase == "forward":
+        return None
+    try:
+        return agreements.get(forward_of(pair.name))
+    except NameFormatError:
+        return None
