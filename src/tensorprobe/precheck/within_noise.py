@@ -2,8 +2,8 @@
 
     pieces ─► sums of squares and products ─► drift, distance ─► pieces ─► single elements
 
-Tensors are read in pieces that stay in the cache, by as many threads as torch uses: what is in
-doubt may be large, and a copy in float64 is four times as large.
+Tensors are read in pieces, by as many threads as torch uses: what is in doubt may be large, and a
+copy in float64 is four times as large.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ Found = TypeVar("Found")
 
 # torch leaves pieces of this size to one thread.
 _PIECE = 1 << 15
+# More threads than these would wait for each other in Python: there torch shares out each step.
+_FEW_THREADS = 4
+_LARGE_PIECE = 1 << 22
 _FEW_PIECES = 8
 _ELEMENT_NOISE = 8.0
 _FEW = 1e-3
@@ -70,13 +73,15 @@ def lies_within_noise(
     # The candidate was rounded once more on its way out.
     tiniest = float(finfo.smallest_normal * finfo.eps)
 
+    size = _PIECE if torch.get_num_threads() <= _FEW_THREADS else _LARGE_PIECE
+
     def sum_up(start: int) -> _Sums | None:
-        piece = _piece_of(sides, start)
+        piece = _piece_of(sides, start, size)
         if not piece.is_explained(finfo.max, limits.unit):
             return None
         return piece.sum_up()
 
-    parts = _over_pieces(sum_up, sides[0].numel())
+    parts = _over_pieces(sum_up, sides[0].numel(), size)
     sums = _add_up([part for part in parts if part is not None])
     if len(parts) != sum(part is not None for part in parts) or sums is None:
         return False
@@ -91,16 +96,16 @@ def lies_within_noise(
     room = _Room(
         max(_ELEMENT_NOISE, limits.factor), spread / math.sqrt(count), limits.unit, tiniest
     )
-    found = _over_pieces(lambda start: _piece_of(sides, start).find_beyond(room), count)
+    found = _over_pieces(lambda start: _piece_of(sides, start, size).find_beyond(room), count, size)
     beyond, largest, moved = zip(*found, strict=True)
     # A few runs do not move every element that may jump; but somewhere they move one as far.
     return bool(sum(beyond) <= max(1, int(_FEW * count)) and max(largest) <= 4 * max(moved))
 
 
-def _over_pieces(look: Callable[[int], Found], count: int) -> list[Found]:
-    starts = range(0, count, _PIECE)
+def _over_pieces(look: Callable[[int], Found], count: int, size: int) -> list[Found]:
+    starts = range(0, count, size)
     threads = torch.get_num_threads()
-    if len(starts) <= _FEW_PIECES or threads == 1:
+    if len(starts) <= _FEW_PIECES or threads == 1 or size == _LARGE_PIECE:
         return [look(start) for start in starts]
     with ThreadPoolExecutor(threads, thread_name_prefix="tensorprobe") as pool:
         return list(pool.map(look, starts))
@@ -182,9 +187,9 @@ class _Piece:
         return kept[0], kept[1], kept[2:]
 
 
-def _piece_of(sides: Sequence[torch.Tensor], start: int) -> _Piece:
+def _piece_of(sides: Sequence[torch.Tensor], start: int, size: int) -> _Piece:
     wide = torch.complex128 if sides[1].is_complex() else torch.float64
-    ours, truth, *runs = (side[start : start + _PIECE].to(wide) for side in sides)
+    ours, truth, *runs = (side[start : start + size].to(wide) for side in sides)
     # The sum shows it at once; where it is infinite for another reason, the flags say so.
     total = ours + truth
     for run in runs:
