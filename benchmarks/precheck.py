@@ -113,6 +113,7 @@ def _print_phases(report: PrecheckReport, whole: float, startup: float) -> None:
     for phase in (*PHASES, "between calls"):
         seconds = rows.get(phase, 0.0)
         print(f"    {phase:15} {seconds:9.2f} {seconds / bare:8.2f}")
+    print(f"    {'all in workers':15} {known:9.2f} {known / bare:8.2f}")
 
 
 def _print_slowest(report: PrecheckReport, count: int = 15) -> None:
