@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -89,3 +92,24 @@ def test_nothing_that_only_asks_is_recorded(tmp_path: Path) -> None:
         _ = (x.shape, x.size(), x.dim(), x.numel(), x.dtype, x.device, x.is_contiguous(), len(x))
 
     assert list(capture(tmp_path, run).names) == ["Torch.ones.0.forward"]
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_function_that_somebody_replaced_runs_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wraps: bool
+) -> None:
+    original = F.silu
+
+    def larger(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return original(*args, **kwargs) * 1.5
+
+    replacement = functools.wraps(original)(larger) if wraps else larger
+    monkeypatch.setattr(F, "silu", replacement)
+    x, layer = torch.ones(3), torch.nn.SiLU()
+    expected = layer(x)
+    with PrecisionDebugger(dump_path=tmp_path, level="L1"):
+        got = layer(x)
+    assert torch.equal(got, expected)
+    assert {"Functional.silu.0.forward", "Tensor.__mul__.0.forward"} <= set(
+        open_dump(tmp_path).parts[0].names
+    )

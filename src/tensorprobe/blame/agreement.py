@@ -108,7 +108,9 @@ class Meter:
             outputs: list[Distance] = []
             for item in items:
                 (outputs if item[3] else inputs).append(self._distance(item))
-            agreements[name] = CallAgreement(tuple(inputs), tuple(outputs))
+            # What only the reference has may carry the name of another call of the candidate's.
+            if items or name not in agreements:
+                agreements[name] = CallAgreement(tuple(inputs), tuple(outputs))
         return agreements
 
     def _measure_data(self, found: Sequence[_Found]) -> None:

@@ -9,17 +9,14 @@ The first suspect is the culprit; what comes after it and differs is a victim.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import (
-    CallAgreement,
-    Meter,
-    significant_bits,
-)
+from tensorprobe.blame.agreement import CallAgreement, Distance, Meter, significant_bits
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.explain import Unexplained
@@ -33,10 +30,15 @@ from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_inde
 from tensorprobe.blame.walk import TF32, Walk
 from tensorprobe.compare.measure import DataDistance
 from tensorprobe.errors import RebuildError
+from tensorprobe.names import is_parameter_gradients
 from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 from tensorprobe.store import RankDump
 
 __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
+
+# So many roundings apart the ends of two runs are the same.
+_SAME_RESULT = 32
+_SAME_GRADIENT = 256
 
 Basis = Literal["replay", "inputs", "arguments", "state", "sequence", "gap"]
 
@@ -368,16 +370,40 @@ def _judge_sequence(
     walk: Walk,
 ) -> Suspect | None:
     """Suspect a call that only one run has if what follows it starts from other values."""
-    if pair.phase == "backward":
+    if pair.phase == "backward" or not _has_consequences(pairs, agreements):
         return None
-    for follower in pairs[pair.position + 1 : pair.position + 6]:
-        if follower.candidate is None or follower.reference is None:
-            continue
+    behind = (p for p in pairs[pair.position + 1 :] if p.candidate and p.reference)
+    for follower in itertools.islice(behind, 5):
         for distance in agreements[follower.name].inputs:
             bits = significant_bits(distance.candidate.dtype)
-            if distance.value > max(256 * 2.0**-bits, 64 * walk.before[pair.name]):
+            if distance.value > max(256 * 2.0**-bits, 64 * walk.before_place[pair.position]):
                 return Suspect(pair.name, pair.position, pair.phase, "", "sequence", math.inf)
     return None
+
+
+def _has_consequences(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> bool:
+    """Whether the runs end in other results; if not, they only take other ways to the same."""
+    both = [pair for pair in pairs if pair.candidate is not None and pair.reference is not None]
+    last = next((pair for pair in reversed(both) if pair.phase == "forward"), None)
+    back = [pair for pair in both if is_parameter_gradients(pair.name)]
+    back = back or [pair for pair in both if pair.phase == "backward"][-1:]
+    results = [] if last is None else list(agreements[last.name].outputs)
+    gradients = [distance for pair in back for distance in agreements[pair.name].outputs]
+    # A gradient that should be 0 is noise and nothing else: it counts by its share of the largest.
+    largest = max((_norm(distance) for distance in gradients), default=0.0)
+    return any(
+        not distance.value <= _SAME_RESULT * 2.0 ** -significant_bits(distance.candidate.dtype)
+        for distance in results
+    ) or any(
+        not distance.value * _norm(distance)
+        <= _SAME_GRADIENT * 2.0 ** -significant_bits(distance.candidate.dtype) * largest
+        for distance in gradients
+    )
+
+
+def _norm(distance: Distance) -> float:
+    norm = distance.reference.norm
+    return float(norm) if norm is not None and math.isfinite(norm) else math.inf
 
 
 def _find_gap(
@@ -389,6 +415,9 @@ def _find_gap(
     walk: Walk,
     suspects: Sequence[Suspect],
 ) -> Suspect | None:
+    if any(p.candidate is None or p.reference is None for p in pairs if p.phase == "forward"):
+        # Tensors are followed in both runs by the calls that use them, which must be the same.
+        return None
     from tensorprobe.blame.gaps import find_gap_suspect
 
     until = min((suspect.position for suspect in suspects), default=len(pairs))

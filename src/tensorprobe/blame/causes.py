@@ -93,7 +93,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             "compare where this parameter or buffer is loaded, initialised or updated",
         )
     if suspect.basis == "sequence":
-        is_extra = suspect.call in analysis.candidate.calls
+        # The other run may have a call of that name elsewhere: call numbers are shifted.
+        is_extra = analysis.pairs[suspect.position].candidate is not None
         where = "candidate" if is_extra else "reference"
         return Cause(
             "extra call" if is_extra else "missing call",

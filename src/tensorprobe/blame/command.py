@@ -21,7 +21,7 @@ def blame_dumps(
 
     Returns:
         The exit code: 0 also when there is a culprit, which is a result and no error; 2 if the
-        proof of one was asked for and cannot be written.
+        proof of one was asked for and cannot be written, or something of the dumps is missing.
 
     Raises:
         TensorprobeError: a dump cannot be opened, or the proof's folder cannot be written.
@@ -35,13 +35,17 @@ def blame_dumps(
         answer = conclusion.to_json()
         answer["repro"] = None if written is None else str(written)
         answer["repro_problem"] = problem
+        answer["missing"] = list(investigation.missing)
         sys.stdout.write(json.dumps(answer, indent=1) + "\n")
     else:
         for line in conclusion_lines(conclusion):
             sys.stdout.write(line + "\n")
         if repro is not None:
             sys.stdout.write(f"{'proof':<12}{clean_text(str(written or f'none: {problem}'))}\n")
-    return 2 if problem is not None and conclusion.culprit is not None else 0
+    for gap in investigation.missing:
+        sys.stderr.write(f"missing: {clean_text(gap)}\n")
+    lacks_proof = problem is not None and conclusion.culprit is not None
+    return 2 if lacks_proof or investigation.missing else 0
 
 
 def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None, str | None]:

@@ -35,11 +35,23 @@ _FOREIGN = ("/torch/", "site-packages", "/msprobe/", "data_dump/", "<frozen ")
 
 
 class Investigation:
-    """A conclusion together with what it rests on, for who wants to go on from there."""
+    """A conclusion together with what it rests on, for who wants to go on from there.
 
-    def __init__(self, conclusion: Conclusion, ordered: Sequence[RankSuspect]) -> None:
+    Attributes:
+        conclusion: who is at fault.
+        ordered: every suspect, the first one first.
+        missing: what of the dumps could not be read, and so was not looked at.
+    """
+
+    def __init__(
+        self,
+        conclusion: Conclusion,
+        ordered: Sequence[RankSuspect],
+        missing: Sequence[str] = (),
+    ) -> None:
         self.conclusion = conclusion
         self.ordered = tuple(ordered)
+        self.missing = tuple(missing)
 
 
 def blame(
@@ -73,7 +85,9 @@ def investigate(
             f"{ours.path} and {theirs.path} have no step and rank in common: {problems[0]}; give "
             "two by their folders"
         )
-    return investigate_parts([PartEvidence(*pair, None, {}) for pair in pairs], top=top)
+    found = investigate_parts([PartEvidence(*pair, None, {}) for pair in pairs], top=top)
+    gaps = [gap for pair in pairs for part in pair for gap in part.known_gaps]
+    return Investigation(found.conclusion, found.ordered, (*problems, *map(str, gaps)))
 
 
 def investigate_parts(

@@ -64,11 +64,15 @@ def find_start_differences(
     first = next(
         (pair.position for pair in pairs if pair.reference and pair.reference.name in fed), -1
     )
+    # What an optimizer or a collective reads after that are gradients, made by this run.
+    back = next((pair.position for pair in pairs if pair.phase == "backward"), len(pairs))
     found: list[tuple[Use, Distance, bool]] = []
     seen: set[object] = set()
     for pair in pairs:
         if pair.phase != "forward" or pair.reference is None or pair.candidate is None:
             continue
+        if pair.position > back:
+            break
         for distance in agreements[pair.name].inputs:
             key = links.external.get(Use(pair.reference.name, distance.place))
             if key is None or key in seen:

@@ -50,22 +50,29 @@ class Walk:
         unexplained: the results that inputs do not explain, by call.
         usual: the distance that results usually have, before anything unexplained.
         before: what was usual before each call.
+        before_place: the same by the place in the run: a call that only the reference has may carry
+            the name of another one of the candidate's.
         work: the roundoff of matrix products, where the first of them shows it; else 0.
     """
 
     def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
         self.unexplained: dict[str, Unexplained] = {}
         self.before: dict[str, float] = {}
+        self.before_place: dict[int, float] = {}
         self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
         seen, back = _Seen(), _Seen()
         self.usual = 0.0
         for pair in pairs:
-            agreement = agreements[pair.name]
             background = seen.background()
             if pair.phase == "backward":
                 # Gradients cancel, and some turn over: the way back has more noise than the way up.
                 background = background.or_more(back.background())
+            self.before_place[pair.position] = background.value
+            if pair.candidate is None or pair.reference is None:
+                self.before.setdefault(pair.name, background.value)
+                continue
+            agreement = agreements[pair.name]
             self.before[pair.name] = background.value
             self._backgrounds[pair.name] = background
             if operation_of(pair.name) in UNINITIALISED:

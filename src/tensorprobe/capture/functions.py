@@ -41,6 +41,11 @@ _BETWEEN = frozenset(
 )
 
 
+_HAND_OVER = torch.overrides.handle_torch_function.__code__
+# By the id of their code, which each keeps alive.
+_originals: dict[int, FunctionType] = {}
+
+
 class FunctionWatcher(TorchFunctionMode):
     """Hands every API call that counts to the session."""
 
@@ -72,6 +77,8 @@ class FunctionWatcher(TorchFunctionMode):
         if types and _PLAIN_TYPES.issuperset(types):
             # Functions of torch that are written in Python name the plain ones, too.
             types = ()
+        if _is_replaced(func):
+            func = _called_function(func, sys._getframe(1))
         if func in self._passes:
             # A class of the user's own has a say in it.
             run = func if types else self._passes[func]
@@ -126,6 +133,37 @@ class FunctionWatcher(TorchFunctionMode):
                 return function(*args, **kwargs)
 
         return run
+
+
+def _is_replaced(func: Callable[..., Any]) -> bool:
+    """Whether a function may stand in a module of torch in place of torch's own."""
+    space = getattr(func, "__globals__", None)
+    if space is None:
+        # Compiled; or an object of somebody's own, which says where it comes from.
+        home = getattr(func, "__module__", None) or getattr(type(func), "__module__", "")
+    else:
+        # A wrapper may carry the name of what it wraps, but not its names.
+        home = space.get("__name__") or ""
+    return not (home in ("builtins", "torch") or str(home).startswith("torch."))
+
+
+def _called_function(func: Callable[..., Any], frame: FrameType) -> Callable[..., Any]:
+    """Return the function of torch that hands its call over, if another one took its name.
+
+    A function of torch that is written in Python says by its global name who it is. Where somebody
+    has put another function there that calls it, that other one would run a second time.
+    """
+    at_work = frame.f_back
+    if frame.f_code is not _HAND_OVER or at_work is None:
+        return func
+    code = at_work.f_code
+    home = str(at_work.f_globals.get("__name__"))
+    if code is getattr(func, "__code__", None) or code.co_freevars or not home.startswith("torch"):
+        return func
+    known = _originals.get(id(code))
+    if known is None:
+        known = _originals[id(code)] = FunctionType(code, at_work.f_globals)
+    return known
 
 
 def _is_inside_operator(func: Callable[..., Any]) -> bool:
