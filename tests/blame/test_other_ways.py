@@ -70,10 +70,10 @@ def test_a_call_that_the_candidate_leaves_out_is_named(tmp_path: Path) -> None:
     skipped, whole = capture(tmp_path / "skipped", has_norm=False), capture(tmp_path / "whole")
     answer = blame(skipped, whole)
     assert answer.culprit == "Functional.layer_norm.0.forward"
-    assert answer.accused[0].kind == "missing call"
+    assert answer.accused[0].cause.kind == "missing call"
     extra = blame(whole, skipped)
     assert extra.culprit == "Functional.layer_norm.0.forward"
-    assert extra.accused[0].kind == "extra call"
+    assert extra.accused[0].cause.kind == "extra call"
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
