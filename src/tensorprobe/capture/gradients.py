@@ -124,13 +124,20 @@ class _NodeHook:
 class GradientWatcher:
     """Hooks the nodes of calls, and takes every hook away again.
 
+    Args:
+        on_failure: told of what goes wrong, with the name of the call.
+        keeps_tensors: whether data are kept, each tensor's once: calls then hand over the same.
+
     Attributes:
         passed_over: how often a call was reached by a second backward pass and not recorded again.
     """
 
-    def __init__(self, on_failure: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self, on_failure: Callable[[str, Exception], None], *, keeps_tensors: bool = False
+    ) -> None:
         self.passed_over = 0
         self._on_failure = on_failure
+        self._keeps_tensors = keeps_tensors
         self._handles: list[Any] = []
         # Calls that have some of their gradients, by backward pass, the newest call last.
         self._open: dict[int, list[_Call]] = {}
@@ -160,7 +167,9 @@ class GradientWatcher:
             outputs: the tensors that it returned.
             done: gets both names, the gradients of the outputs, and those of the inputs.
         """
-        roots, leaving = nodes_at_edges(outputs, edges, start)
+        roots, leaving = nodes_at_edges(
+            outputs, edges, start, passes_over_shapes=not self._keeps_tensors
+        )
         if not roots:
             return
         if _current_pass() == _NO_PASS:

@@ -233,9 +233,17 @@ def _place_in_base(view: torch.Tensor) -> _View | None:
 
 
 def nodes_at_edges(
-    outputs: list[torch.Tensor], edges: InputEdges, start: int
+    outputs: list[torch.Tensor], edges: InputEdges, start: int, *, passes_over_shapes: bool = True
 ) -> tuple[dict[_Node, list[NodeOutput]], dict[_Node, list[NodeInput]]]:
-    """Return the nodes where gradients come into a call's piece of the graph, and leave it."""
+    """Return the nodes where gradients come into a call's piece of the graph, and leave it.
+
+    Args:
+        outputs: the tensors that the call returned.
+        edges: where the gradients of its inputs go.
+        start: the sequence number before the call.
+        passes_over_shapes: whether fewer nodes may do. What they hand over is reshaped here, and is
+            then not the very tensor that another call gets.
+    """
     graph = _compiled()
     found = None if graph is None else graph.find(outputs, edges, start)
     if found is None:
@@ -246,7 +254,7 @@ def nodes_at_edges(
         leaving, incoming = _edges_to_inputs(roots, edges, start)
     else:
         roots, leaving, incoming = found
-    if len(incoming) > 1:
+    if passes_over_shapes and len(incoming) > 1:
         _pass_over_shapes(roots, leaving, incoming, outputs)
     return roots, leaving
 

@@ -119,7 +119,8 @@ class Session:
         """Turn the watchers on."""
         level = self.config.level
         self._collector.open()
-        self._gradients = GradientWatcher(self.recorder.fail)
+        keeps_tensors = self.recorder.keeps_data is not None
+        self._gradients = GradientWatcher(self.recorder.fail, keeps_tensors=keeps_tensors)
         if level in ("L0", "mix"):
             self._modules = ModuleWatcher(self, models, is_recording=True)
             self._modules.open()
