@@ -83,3 +83,12 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["blame", str(bad), str(good)]) == 2
     assert "missing: " in capsys.readouterr().err
     assert main(["blame", str(good), str(good)]) == 0
+
+
+def test_of_another_argument_there_is_nothing_to_prove(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, good = capture(tmp_path / "bad", scale=1.05), capture(tmp_path / "good")
+    assert main(["blame", str(bad), str(good), "--repro", str(tmp_path / "proof")]) == 0
+    assert "the two runs tell it otherwise" in capsys.readouterr().out
+    assert not (tmp_path / "proof").exists()

@@ -36,6 +36,7 @@ from tensorprobe.store import RankDump
 
 __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
 
+_NOT_GIVEN = ScalarValue("str", "nothing")
 # So many roundings apart the ends of two runs are the same.
 _SAME_RESULT = 32
 _SAME_GRADIENT = 256
@@ -347,19 +348,25 @@ def _random_split(
 
 def _changed_arguments(mine: CallRecord, other: CallRecord) -> tuple[ArgumentChange, ...]:
     """Return the numbers, texts and flags among the arguments that differ."""
-    theirs = {leaf.path: leaf.value for leaf in other.leaves() if leaf.section != "output"}
+    ours, theirs = (
+        {
+            (leaf.section, *leaf.path): leaf.value
+            for leaf in call.leaves()
+            if leaf.section != "output"
+        }
+        for call in (mine, other)
+    )
     found = []
-    for leaf in mine.leaves():
-        if leaf.section == "output" or leaf.path not in theirs:
+    for place in dict.fromkeys((*ours, *theirs)):
+        if place[0] != "kwargs" and not (place in ours and place in theirs):
             continue
-        partner = theirs[leaf.path]
-        if isinstance(leaf.value, TensorValue) or isinstance(partner, TensorValue):
+        values = (ours.get(place, _NOT_GIVEN), theirs.get(place, _NOT_GIVEN))
+        if any(isinstance(item, TensorValue) for item in values) or values[0] == values[1]:
             continue
-        values = (leaf.value, partner)
-        if leaf.value == partner or not any(isinstance(item, ScalarValue) for item in values):
+        if not any(isinstance(item, ScalarValue) and item is not _NOT_GIVEN for item in values):
             continue
         shown = [str(item.value) if isinstance(item, ScalarValue) else str(item) for item in values]
-        found.append(ArgumentChange(".".join((leaf.section, *leaf.path)), *shown))
+        found.append(ArgumentChange(".".join(place), *shown))
     return tuple(found)
 
 

@@ -44,7 +44,9 @@ def blame_dumps(
             sys.stdout.write(f"{'proof':<12}{clean_text(str(written or f'none: {problem}'))}\n")
     for gap in investigation.missing:
         sys.stderr.write(f"missing: {clean_text(gap)}\n")
-    lacks_proof = problem is not None and conclusion.culprit is not None
+    # Of a call that was given something else there is nothing to prove.
+    is_provable = bool(conclusion.accused) and conclusion.accused[0].basis != "arguments"
+    lacks_proof = problem is not None and conclusion.culprit is not None and is_provable
     return 2 if lacks_proof or investigation.missing else 0
 
 
@@ -56,6 +58,8 @@ def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None
     from tensorprobe.blame.repro import write_repro
 
     chosen = next(entry for entry in investigation.ordered if entry.suspect.call == culprit)
+    if chosen.suspect.basis == "arguments":
+        return None, "the operation computes what it is told to; the two runs tell it otherwise"
     try:
         return write_repro(chosen, folder), None
     except RebuildError as err:
