@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tensorprobe.blame.agreement import significant_bits
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.operations import MATRIX, operation_of
-from tensorprobe.blame.order import Phase, phase_of
+from tensorprobe.blame.order import Phase, forward_name, phase_of
 
 __all__ = ["Suspicion", "find_suspicions", "working_index"]
 
@@ -104,13 +104,17 @@ def working_index(splits: Iterable[CallSplit]) -> dict[_Family, int]:
     run works, and no single call of it is at fault.
     """
     members: dict[_Family, list[OutputSplit]] = {}
+    # One call's result and gradients say nothing of the others.
+    calls: dict[_Family, set[str]] = {}
     for split in splits:
         for output in split.outputs:
             if len(output.roundoffs) > 1 and output.candidate.levels[0] > 0:
-                members.setdefault(_family(split.name, output), []).append(output)
+                family = _family(split.name, output)
+                members.setdefault(family, []).append(output)
+                calls.setdefault(family, set()).add(forward_name(split.name))
     found = {}
     for family, outputs in members.items():
-        if len(outputs) <= _ENOUGH_PEERS:
+        if len(calls[family]) <= _ENOUGH_PEERS:
             continue
         for index in range(len(outputs[0].roundoffs)):
             level = statistics.median(o.candidate.levels[index] for o in outputs)
