@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import FrameType, FunctionType, SimpleNamespace
+from types import CodeType, FrameType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,8 +43,8 @@ _BETWEEN = frozenset(
 
 
 _HAND_OVER = torch.overrides.handle_torch_function.__code__
-# By the id of their code, which each keeps alive.
-_originals: dict[int, FunctionType] = {}
+# By the id of their code, which is kept alive here.
+_originals: dict[int, tuple[CodeType, FunctionType | None]] = {}
 
 
 class FunctionWatcher(TorchFunctionMode):
@@ -158,12 +159,13 @@ def _called_function(func: Callable[..., Any], frame: FrameType) -> Callable[...
         return func
     code = at_work.f_code
     home = str(at_work.f_globals.get("__name__"))
-    if code is getattr(func, "__code__", None) or code.co_freevars or not home.startswith("torch"):
+    if code is getattr(func, "__code__", None) or not home.startswith("torch"):
         return func
-    known = _originals.get(id(code))
-    if known is None:
-        known = _originals[id(code)] = FunctionType(code, at_work.f_globals)
-    return known
+    if id(code) not in _originals:
+        # Who replaced it calls it, so that it is still there, with its defaults.
+        holders = (holder for holder in gc.get_referrers(code) if type(holder) is FunctionType)
+        _originals[id(code)] = (code, next((f for f in holders if f.__code__ is code), None))
+    return _originals[id(code)][1] or func
 
 
 def _is_inside_operator(func: Callable[..., Any]) -> bool:
