@@ -82,6 +82,8 @@ def compare(
         raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
     else:
         inputs = Inputs(Path(candidate), Path(reference))
+    if not isinstance(output, str | os.PathLike):
+        raise ConfigError(f"the folder of the results is {output!r}; wanted a path")
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(mapping)
     options = Options(
