@@ -80,6 +80,11 @@ class Judge:
         self._paths = paths
         self._is_thorough = is_thorough
 
+    def prepare(self) -> None:
+        """Import what most answers need, which takes as long as reading some gigabytes."""
+        import tensorprobe.blame.run
+        import tensorprobe.blame.text  # noqa: F401
+
     def __call__(self, parts: Sequence[PartEvidence], seconds: float) -> Answer:
         """Return who is at fault.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 from tensorprobe.compare.measure import DataDistance
 from tensorprobe.compare.pairs import MatchedCall, Pair
@@ -49,8 +49,16 @@ class Answer:
     details: Mapping[str, Any] | None = None
 
 
-AskWho: TypeAlias = Callable[[Sequence[PartEvidence], float], Answer]
-"""Given all ranks and how many seconds of computing they took, says who is at fault."""
+class AskWho(Protocol):
+    """Says who is at fault."""
+
+    def prepare(self) -> None:
+        """Get ready: this is called in a thread of its own while files are measured."""
+        ...
+
+    def __call__(self, parts: Sequence[PartEvidence], seconds: float, /) -> Answer:
+        """Return the answer for all ranks, whose comparison took so many seconds of computing."""
+        ...
 
 
 def is_unlike(call: MatchedCall, distances: Mapping[tuple[str, str], DataDistance]) -> bool:

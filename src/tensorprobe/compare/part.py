@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.advise import Failure, advise
@@ -42,6 +43,8 @@ _PAIRS_AT_ONCE = 4096
 _CALLS_PER_SHEET = 20_000
 _CALLS_TO_SEE = 200
 _CALLS_PER_TELL = 500
+# Measuring these takes longer than importing what names the culprit.
+_BYTES_TO_PREPARE = 512 << 20
 _SHOWN_NOTES = 20
 _WITH_DATA = frozenset(("tensor", "overflow_check"))
 
@@ -287,9 +290,13 @@ class PartComparison:
 
     def _measuring(self) -> _Results:
         progress = self._options.progress
-        on_bytes = None if progress is None else _adding(progress, _total_bytes(*self._pair))
+        total = _total_bytes(*self._pair)
+        on_bytes = None if progress is None else _adding(progress, total)
         measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
         self._distances = measurer.distances
+        if self._options.ask_who is not None and total >= _BYTES_TO_PREPARE:
+            # The measuring threads need Python rarely.
+            Thread(target=self._options.ask_who.prepare).start()
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )

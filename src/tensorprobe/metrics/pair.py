@@ -1,6 +1,6 @@
 """Numbers about a pair of arrays of any dtypes, strides and size, on this machine's cores.
 
-    pair ─► drop repetition ─► memory order ─► pieces of 1 MiB ─► threads: kernel or numpy ─► total
+    pair ─► drop repetition ─► memory order ─► pieces of 4 MiB ─► threads: kernel or numpy ─► total
                              (pair_layout.py)               (pair_pieces.py)
 
 Two arrays that lie in memory in the same order are read in that order, without a copy; others are

@@ -20,7 +20,7 @@ __all__ = ["PIECE_BYTES", "over_pieces"]
 Array = npt.NDArray[Any]
 Found = TypeVar("Found")
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20
 # Below this a thread costs more than it saves.
 THREAD_BYTES = 4 << 20
 # From here on mapped pages are given back as soon as they are read.

@@ -26,7 +26,7 @@ __all__ = ["MeasuredPair", "PairSource", "is_same_file", "measure_pairs"]
 # A pair of this size is worth more than one thread, whatever the others do.
 _SHARE_BYTES = 128 << 20
 # Handing over work and waking up whoever waits for it takes as long as measuring a small pair.
-_PAIRS_PER_TASK = 8
+_PAIRS_PER_TASK = 16
 # How much may be loaded before it is measured; a tensor that had to be copied takes memory.
 _LOADED_BYTES = 64 << 20
 
