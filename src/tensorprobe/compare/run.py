@@ -130,6 +130,8 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     compared: list[tuple[str, PartEvidence]] = []
     with collector_paused():
         for pair in pairs:
+            if options.log is not None and len(pairs) > 1:
+                options.log(f"{pair.candidate.label}:")
             files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
             try:
                 comparison = PartComparison(pair, options)
