@@ -112,7 +112,7 @@ def test_checksums_have_no_colours() -> None:
 
 
 def test_no_colours_where_the_table_needs_another_sheet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from tensorprobe.compare import part
 
@@ -124,3 +124,4 @@ def test_no_colours_where_the_table_needs_another_sheet(
     monkeypatch.setattr(part, "ROWS_PER_SHEET", 5)
     _, rows = compare_rows(dump, dump, tmp_path / "2", highlight=True)
     assert not any(row["Err_message"] for row in rows)
+    assert caplog.messages == ["rank needs more than one sheet, so its rows get no colours"]

@@ -18,6 +18,7 @@ from tensorprobe.compare.pairs import CallRows
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import (
     ApiCall,
+    SavedValue,
     is_filled_later,
     is_saved_value,
     is_uninitialised,
@@ -98,7 +99,7 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
     def _node(self, call: CallRows, items: list[dict[str, Any]]) -> dict[str, Any]:
         info: dict[str, dict[str, Any]] = {"input": {}, "output": {}}
         for item in items:
-            section = "output" if item["state"] == "output" else "input"
+            section = "output" if item["state"] in ("output", "value") else "input"
             shown = {title: item[title] for title in _SHOWN if title in item}
             shown["NPU P2POp peer"] = item["NPU P2POp peer"]
             info[section][item["NPU Name"]] = shown
@@ -131,6 +132,8 @@ def _type_of(name: str) -> str:
         call = parse_call(name)
     except NameFormatError:
         return "unknown"
+    if isinstance(call, SavedValue):
+        return "debug"
     return call.api_type if isinstance(call, ApiCall) else "Module"
 
 

@@ -16,7 +16,14 @@ from tensorprobe.store import Dump, RankDump
 from tensorprobe.store.locate import place_of
 from tensorprobe.textfile import read_json, read_yaml, show_path
 
-__all__ = ["Inputs", "PartPair", "pair_parts", "read_inputs", "read_mapping"]
+__all__ = [
+    "Inputs",
+    "PartPair",
+    "is_compare_json",
+    "pair_parts",
+    "read_inputs",
+    "read_mapping",
+]
 
 # Each field under the names that it had over the years, the newest first.
 _FIELDS = {
@@ -28,7 +35,7 @@ _FIELDS = {
 # Where older tools were told that a dump's data are; here they are found beside it.
 _DATA_FIELDS = {"candidate": "npu_dump_data_dir", "reference": "bench_dump_data_dir"}
 
-
+_LARGEST_COMPARE_JSON = 1 << 20
 _ALONE = "is one dump alone; give the trusted one behind it, or a compare.json"
 
 
@@ -89,7 +96,7 @@ def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
     if Path(path).is_dir():
         raise ConfigError(f"{where} {_ALONE}")
     try:
-        raw = read_json(path, error=ConfigError)
+        raw = _read_fields(path)
     except ConfigError as err:
         if not Path(path).is_file() or Path(path).suffix == ".json":
             raise
@@ -99,6 +106,38 @@ def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: wanted an object with npu_path and bench_path")
     return _inputs_of(raw, where=where, beside=Path(path).parent)
+
+
+def _read_fields(path: str | os.PathLike[str]) -> object:
+    try:
+        return read_json(path, error=ConfigError)
+    except ConfigError as err:
+        # The manual's own example has comments, which YAML knows and JSON does not.
+        if not _may_be_compare_json(Path(path)):
+            raise
+        try:
+            raw = read_yaml(path, error=ConfigError)
+        except ConfigError:
+            raise err from None
+        if not isinstance(raw, dict):
+            raise
+        return raw
+
+
+def is_compare_json(path: Path) -> bool:
+    """Whether a file names two dumps."""
+    if not _may_be_compare_json(path):
+        return False
+    try:
+        raw = _read_fields(path)
+    except ConfigError:
+        return False
+    return isinstance(raw, dict) and bool(raw.keys() & set(_FIELDS["candidate"]))
+
+
+def _may_be_compare_json(path: Path) -> bool:
+    """Whether a file is there and not so large that it would take long to look into in vain."""
+    return path.is_file() and path.stat().st_size <= _LARGEST_COMPARE_JSON
 
 
 def _inputs_of(raw: Mapping[str, Any], *, where: str, beside: Path) -> Inputs:

@@ -8,6 +8,7 @@ index; only where several formats are wanted are the rows kept.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -15,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.advise import Failure, advise, by_the_table
+from tensorprobe.compare.advise import Failure, advise, by_the_table, write_advice
 from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
@@ -32,13 +33,14 @@ from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.json_table import write_json
-from tensorprobe.report.table import Cell, Fill, Table, new_report
+from tensorprobe.report.table import Cell, Fill, Table
 from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
 
 __all__ = ["PartComparison", "PartFiles", "mode_of"]
 
+_LOG = logging.getLogger("tensorprobe")
 _PAIRS_AT_ONCE = 4096
 # Fewer calls than these cannot fill a sheet, so their rows need no counting beforehand.
 _CALLS_PER_SHEET = 20_000
@@ -137,13 +139,12 @@ class PartComparison:
     def run(self, files: PartFiles) -> PartResult:
         """Compare, and write every file that was asked for."""
         written = self._write_tables(files)
-        advice = None
+        advice, advice_file = None, None
         if self._options.advise:
             advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
-            written.append(files.advice())
-            with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
-                shown = by_the_table(advice, self._late_failure)
-                f.write(str(shown).encode("utf-8", "backslashreplace"))
+            advice_file = files.advice()
+            written.append(advice_file)
+            write_advice(advice_file, by_the_table(advice, self._late_failure))
         return PartResult(
             self._pair.candidate.label,
             self.mode,
@@ -154,15 +155,17 @@ class PartComparison:
             tuple(written),
             self._gaps(),
             advice,
+            advice_file,
         )
 
     def evidence(self) -> PartEvidence:
         """Return what was found out on the way, for who names the operation at fault."""
         first = self._first_unlike or self._late_unlike
+        is_located = first is not None
         if first is None and self._matcher.reference_only:
             # The candidate lacks what the reference has, and nobody can say before which call.
             first = next(iter(self._pair.candidate.names), "")
-        return PartEvidence(*self._pair, first, self._distances)
+        return PartEvidence(*self._pair, first, self._distances, is_located)
 
     def _gaps(self) -> tuple[Gap, ...]:
         gaps = (*self._pair.candidate.known_gaps, *self._pair.reference.known_gaps)
@@ -284,7 +287,10 @@ class PartComparison:
         candidate = self._pair.candidate
         if len(candidate) <= _CALLS_PER_SHEET:
             return True
-        return sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET
+        if sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET:
+            return True
+        _LOG.warning("%s needs more than one sheet, so its rows get no colours", candidate.label)
+        return False
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)

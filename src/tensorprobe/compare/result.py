@@ -53,6 +53,7 @@ class PartResult:
         files: what was written.
         gaps: what the two dumps lack.
         advice: where to look first; None if none was asked for.
+        advice_file: where that is written.
     """
 
     label: str
@@ -64,6 +65,7 @@ class PartResult:
     files: tuple[Path, ...]
     gaps: tuple[Gap, ...] = ()
     advice: Advice | None = None
+    advice_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.compare.advise import add_conclusion
 from tensorprobe.compare.evidence import AskWho, PartEvidence
 from tensorprobe.compare.first_difference import add_culprit, write_differences
-from tensorprobe.compare.inputs import Inputs, PartPair, pair_parts, read_inputs, read_mapping
+from tensorprobe.compare.inputs import (
+    Inputs,
+    PartPair,
+    is_compare_json,
+    pair_parts,
+    read_inputs,
+    read_mapping,
+)
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
@@ -81,7 +89,7 @@ def compare(
     elif isinstance(candidate, Mapping):
         raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
     else:
-        inputs = Inputs(Path(candidate), Path(reference))
+        inputs = Inputs(_as_path(candidate), _as_path(reference))
     if not isinstance(output, str | os.PathLike):
         raise ConfigError(f"the folder of the results is {output!r}; wanted a path")
     if mapping is not None and not isinstance(mapping, Mapping):
@@ -105,7 +113,7 @@ def compare(
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
     started = time.process_time()
-    candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
+    candidate, reference = _open(inputs.candidate), _open(inputs.reference)
     for dump in (candidate, reference):
         if dump.notice is not None:
             _LOG.warning("%s", dump.notice)
@@ -152,6 +160,9 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
         if options.ask_who is not None:
             seconds = time.process_time() - started
             answer = options.ask_who([evidence for _, evidence in compared], seconds)
+            for result in results:
+                if result.advice_file is not None and answer.lines:
+                    add_conclusion(result.advice_file, answer.lines)
     extra = []
     if options.first_difference:
         extra.append(output / f"diff_analyze_{timestamp}.json")
@@ -160,6 +171,24 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
             add_culprit(nodes, node, evidence.candidate, answer)
         write_differences(extra[0], nodes)
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
+
+
+def _as_path(given: str | os.PathLike[str]) -> Path:
+    # The path of nothing is the folder that we are in: a variable of the shell that is not set.
+    if not os.fspath(given):
+        raise ConfigError("the path of a dump is empty; give its file or folder")
+    return Path(given)
+
+
+def _open(path: Path) -> Dump:
+    try:
+        return open_dump(path)
+    except DumpError as err:
+        if not is_compare_json(path):
+            raise
+        raise ConfigError(
+            f"{show_path(path)} is a compare.json, which names both runs; give it alone"
+        ) from err
 
 
 def _files_of(
