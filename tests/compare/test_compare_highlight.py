@@ -76,6 +76,12 @@ def test_an_output_whose_maximum_is_off_in_statistics(
     assert mark("statistics", row("statistics", "input"), out)[1][0] == fill
 
 
+def test_an_output_that_is_far_off_is_red_also_where_nothing_went_in() -> None:
+    out = row("statistics", "output", NPU_max=1.6, Max_diff=0.6)
+    assert mark("statistics", out) == [("red", "maximum relative error exceeds 0.5")]
+    assert mark("tensor", row("tensor", "output", NPU_max=1.6)) == [(None, "")]
+
+
 def test_an_output_whose_input_is_off_as_well_is_not_yellow() -> None:
     given = row("statistics", "input", NPU_max=1.2, Max_diff=0.2)
     out = row("statistics", "output", NPU_max=1.2, Max_diff=0.2)
