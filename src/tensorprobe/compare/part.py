@@ -141,7 +141,12 @@ class PartComparison:
         written = self._write_tables(files)
         advice, advice_file = None, None
         if self._options.advise:
-            advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
+            tally = self.tally
+            advice = advise(
+                tally.first_failure,
+                unmatched=self._unmatched_before(),
+                is_judged=bool(tally.passed + tally.failed),
+            )
             advice_file = files.advice()
             written.append(advice_file)
             write_advice(advice_file, by_the_table(advice, self._late_failure))
