@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -127,10 +128,10 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     nodes: dict[str, dict[str, Any]] = {}
     compared: list[tuple[str, PartEvidence]] = []
     with collector_paused():
-        for pair in pairs:
+        for number, pair in enumerate(pairs):
             files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
             try:
-                comparison = PartComparison(pair, options)
+                comparison = PartComparison(pair, _for_one(options, number, len(pairs)))
                 results.append(comparison.run(files))
             except ReportError:
                 raise
@@ -156,6 +157,17 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
             add_culprit(nodes, node, evidence.candidate, answer)
         write_differences(extra[0], nodes)
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
+
+
+def _for_one(options: Options, number: int, count: int) -> Options:
+    """Have the progress of one rank told as part of all of them, which are taken to be alike."""
+    tell = options.progress
+    if tell is None or count == 1:
+        return options
+    return replace(
+        options,
+        progress=lambda unit, done, total: tell(unit, number * total + done, count * total),
+    )
 
 
 def _files_of(
