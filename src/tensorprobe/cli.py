@@ -19,7 +19,7 @@ from typing import Any
 from tensorprobe._version import __version__
 from tensorprobe.errors import TensorprobeError
 
-__all__ = ["main", "run"]
+__all__ = ["complain", "main", "run"]
 
 # numpy's library for matrices starts its threads when it is loaded; comparing multiplies none.
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -155,15 +155,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TensorprobeError as err:
         if arguments.debug:
             raise
-        _complain(str(err))
+        complain(str(err))
         return 2
     except ModuleNotFoundError as err:
         if arguments.debug or (err.name or "").startswith("tensorprobe"):
             raise
-        _complain(f"this command needs the package {err.name}, which is not installed here")
+        complain(f"this command needs the package {err.name}, which is not installed here")
         return 2
     except KeyboardInterrupt:
-        _complain("interrupted")
+        complain("interrupted")
         return 130
     except BrokenPipeError:
         # The reader of our output has seen enough, as `head` has; Python must not try again.
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as err:
         if arguments.debug:
             raise
-        _complain(f"the output cannot be written: {err.strerror or err}")
+        complain(f"the output cannot be written: {err.strerror or err}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
 
@@ -185,8 +185,8 @@ def run() -> int:
     return code
 
 
-def _complain(text: str) -> None:
-    # One line, whatever a file's name holds.
+def complain(text: str) -> None:
+    """Print what is wrong to stderr, in one line whatever a file's name holds."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     sys.stderr.write(f"tensorprobe: {' '.join(line.split())}\n")
 
@@ -448,18 +448,15 @@ def _quick_imports() -> Iterator[None]:
 def _compare(arguments: argparse.Namespace) -> int:
     with _quick_imports():
         from tensorprobe.compare.command import compare_dumps
+        from tensorprobe.conclude import judge_for
 
-    judge = None
-    # Of runs whose names differ only the user knows what belongs together.
-    if arguments.blame is None:
-        is_asked = not arguments.no_advice and arguments.mapping is None
-    else:
-        is_asked = arguments.blame
-    if is_asked:
-        from tensorprobe.conclude import Judge
-
-        paths = [path for path in (arguments.candidate, arguments.reference) if path is not None]
-        judge = Judge(*paths, is_thorough=arguments.blame is True)
+    judge = judge_for(
+        arguments.candidate,
+        arguments.reference,
+        advise=not arguments.no_advice,
+        has_mapping=arguments.mapping is not None,
+        blame=arguments.blame,
+    )
     return compare_dumps(
         arguments.candidate,
         arguments.reference,

@@ -9,12 +9,14 @@ replayed where that decides. All this ends when it has taken as long as the comp
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tensorprobe.compare.evidence import Answer, PartEvidence
+from tensorprobe.compare.inputs import read_inputs
 from tensorprobe.errors import TensorprobeError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tensorprobe.blame.effort import Effort
     from tensorprobe.blame.run import Investigation
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "judge_for"]
 
 # Replays may go on for as long as the comparison took, and this many seconds in any case.
 _LEAST_SECONDS = 2.0
@@ -32,6 +34,37 @@ _FIRST_LOOK = 0.4
 _CALL_SECONDS = 0.0003
 _LEAST_CALLS = 500
 _MORE_CALLS = 4
+
+
+def judge_for(
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None = None,
+    *,
+    advise: bool = True,
+    has_mapping: bool = False,
+    blame: bool | None = None,
+) -> Judge | None:
+    """Return who is asked who is at fault, or None where nobody is.
+
+    Args:
+        candidate: what is compared, as `compare` takes it.
+        reference: the trusted run; None with a compare.json, or with its fields.
+        advise: whether the user wants to be told where to look first.
+        has_mapping: whether the user says which values belong together; of runs whose names differ
+            only the user knows.
+        blame: True for a thorough answer, False for none; None: by the other two.
+
+    Raises:
+        ConfigError: the fields lack a path, or hold something else.
+    """
+    is_asked = blame if blame is not None else advise and not has_mapping
+    if not is_asked:
+        return None
+    if isinstance(candidate, Mapping):
+        inputs = read_inputs(candidate)
+        candidate, reference = inputs.candidate, inputs.reference
+    paths = (str(path) for path in (candidate, reference) if path is not None)
+    return Judge(*paths, is_thorough=blame is True)
 
 
 class Judge:

@@ -11,6 +11,7 @@ from small_dumps import call, tensor, write_data, write_dump
 
 from tensorprobe.compare import compare
 from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.records import CallRecord
 
 
 def advice(call: str, state: str, name: str = "value") -> str:
@@ -89,6 +90,31 @@ def test_a_call_that_comes_later_is_not_blamed(tmp_path: Path) -> None:
         write_dump(tmp_path / side, calls)
     text = advice_of(tmp_path / "a", tmp_path / "b", tmp_path / "o")
     assert "and no call before it fails" in text and "unmatched" not in text
+
+
+def test_gradients_that_stand_early_are_not_the_first_failure(tmp_path: Path) -> None:
+    for side, number in (("a", 7.0), ("b", 1.0)):
+        gradients = CallRecord(
+            "Module.a.Linear.parameters_grad", parameters={"weight": tensor(number)}
+        )
+        module = call("Module.a.Linear.forward.0", [tensor(1.0)], [tensor(1.0)])
+        relu = call("Torch.relu.0.forward", [tensor(1.0)], [tensor(number)])
+        write_dump(tmp_path / side, [module, gradients, relu])
+        write_dump(tmp_path / f"{side}_alone", [module, gradients])
+    result = compare(tmp_path / "a", tmp_path / "b", tmp_path / "o", formats=["csv"])
+    first = result.parts[0].tally.first_failure
+    assert first is not None and first[:2] == (4, "Torch.relu.0.forward.output.0")
+    (file,) = (tmp_path / "o").glob("advisor*")
+    # The file names the first row of the table, as the older tools do.
+    assert file.read_text().startswith(
+        "Line: 2\nSuspect Nodes: Module.a.Linear.parameters_grad.weight\nExpert Advice: This "
+        "gradient stands where the run came forward, and is made when all that is there. In the "
+        "order of the run Torch.relu.0.forward.output.0 (line 4) is the first that fails. What goes"
+    )
+    # They are, where nothing else fails.
+    result = compare(tmp_path / "a_alone", tmp_path / "b_alone", tmp_path / "o", formats=["csv"])
+    first = result.parts[0].tally.first_failure
+    assert first is not None and first[:2] == (2, "Module.a.Linear.parameters_grad.weight")
 
 
 def test_plain_arguments_that_differ_are_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -277,9 +278,84 @@ def test_runs_of_two_models_are_told_as_such(
     for side in ("a", "b"):
         calls = [call(f"Torch.{side}.{number}.forward", [tensor(1.0)]) for number in range(5)]
         sides.append(str(write_dump(tmp_path / side, calls)))
-    assert main(["compare", *sides, "-o", str(tmp_path / "o"), "--no-blame"]) == 0
+    # Where nothing could be compared nothing failed, but that is not well.
+    assert main(["compare", *sides, "-o", str(tmp_path / "o"), "--no-blame"]) == 2
+    captured = capsys.readouterr()
+    assert "most values have no partner" in captured.out
+    assert "and 7 more, all in the tables" in captured.out
+    assert "rank: nothing was compared, as no value of the candidate has" in captured.err
+
+
+def test_what_is_unmatched_is_counted_as_it_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relu = call(RELU, [tensor(1.0)], [tensor(1.0)])
+    lone = call("Torch.a.0.forward", [tensor(1.0)] * 6, [tensor(1.0)])
+    sides = [
+        str(write_dump(tmp_path / side, calls))
+        for side, calls in (("a", [relu, lone]), ("b", [relu]))
+    ]
+    assert main(["compare", *sides, "-o", str(tmp_path / "o")]) == 0
     text = capsys.readouterr().out
-    assert "most values have no partner" in text and "and 7 more, all in the tables" in text
+    assert "unmatched: 7 values of the candidate" in text
+    assert "    Torch.a.0.forward: the reference has no such call\n" in text
+    assert "more, all in the tables" not in text
+
+
+def test_a_dump_json_without_its_tensors_is_compared_by_what_it_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {RELU: {"input": [np.ones(3, np.float32)], "output": [np.ones(4, np.float32)]}}
+    sides = [write_data(tmp_path / side, data) for side in ("a", "b")]
+    for file in (sides[1] / "dump_tensor_data").iterdir():
+        file.unlink()
+    (sides[1] / "dump_tensor_data").rmdir()
+    assert main(["compare", *map(str, sides), "-o", str(tmp_path / "o"), "--no-blame"]) == 2
+    captured = capsys.readouterr()
+    assert "2 values compared by statistics: 2 passed, 0 failed" in captured.out
+    assert captured.err.count("\n") == 1
+    assert "b/dump.json: the folder with its tensors is missing" in captured.err
+
+
+def test_the_log_of_many_ranks_says_whose_calls_these_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side in ("a", "b"):
+        for rank in (0, 1):
+            calls = [call(RELU, [tensor(1.0), None], [tensor(1.0)])]
+            write_dump(tmp_path / side / "step0" / f"rank{rank}", calls, rank=rank)
+    config = tmp_path / "compare.json"
+    fields = {"npu_path": str(tmp_path / "a/step0"), "bench_path": str(tmp_path / "b/step0")}
+    config.write_text(json.dumps(fields))
+    assert main(["compare", str(config), "-o", str(tmp_path / "o"), "--no-blame"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "step0/rank0:",
+        f"{RELU}: 3 passed",
+        "step0/rank1:",
+        f"{RELU}: 3 passed",
+    ]
+
+
+def test_the_log_goes_into_a_file_although_a_bar_is_shown(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    config, log = tmp_path / "compare.json", tmp_path / "log"
+    config.write_text(json.dumps({"npu_path": pair[0], "bench_path": pair[1]}))
+    terminal, stderr = pty.openpty()
+    with log.open("wb") as file:
+        code = subprocess.run(
+            [sys.executable, "-m", "tensorprobe", "compare", str(config), "-o", str(tmp_path)],
+            stdout=file,
+            stderr=stderr,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"},
+        ).returncode
+    os.close(stderr)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert code == 0 and "%" in shown
+    assert f"{RELU}: 1 passed, 1 failed" in log.read_text() and RELU not in shown
 
 
 def test_a_mapping_that_names_nothing_is_told(
@@ -290,3 +366,7 @@ def test_a_mapping_that_names_nothing_is_told(
     options = ("--mapping", str(mapping), "-o", str(tmp_path / "o"), "--no-blame")
     assert main(["compare", *pair, *options]) == 2
     assert f"the mapping names {RELU}.input.7, which is not there" in capsys.readouterr().err
+    mapping.write_text(f"{RELU}: {RELU}\n")
+    assert main(["compare", *pair, *options]) == 2
+    complaint = f"the mapping names {RELU}, which is a whole call; name its values, such as {RELU}"
+    assert capsys.readouterr().err.count(complaint) == 2

@@ -24,9 +24,11 @@ def part(folder: Path) -> RankDump:
     return open_dump(folder).parts[0]
 
 
-def notes_of(candidate: Path, reference: Path) -> list[tuple[str, str, str, tuple[str, ...]]]:
+def notes_of(
+    candidate: Path, reference: Path, *, fuzzy: bool = False
+) -> list[tuple[str, str, str, tuple[str, ...]]]:
     pair = PartPair(part(candidate), part(reference))
-    matcher = Matcher(*pair)
+    matcher = Matcher(*pair, fuzzy=fuzzy)
     for _ in matcher.calls():
         pass
     return [(*note, matcher.nearest(note)) for note in matcher.notes]
@@ -48,6 +50,37 @@ def test_what_only_one_run_has_is_noted_with_what_comes_nearest(tmp_path: Path) 
             "the candidate has no such call",
             ("Torch.gelu.3.forward",),
         ),
+    ]
+
+
+def test_nothing_is_near_that_has_its_kind_alone_in_common(tmp_path: Path) -> None:
+    names = (
+        "Tensor.reshape.0.forward",
+        "Tensor.reshape_as.0.forward",
+        "Module.proj.Linear.forward.0",
+    )
+    ours = write_dump(tmp_path / "a", [call(name) for name in names[::2]])
+    others = ("Tensor.sum.0.forward", names[1], "Module.last.Linear.forward.0")
+    theirs = write_dump(tmp_path / "b", [call(name) for name in others])
+    near = {name: found for _, name, _, found in notes_of(ours, theirs)}
+    assert near == {
+        names[0]: (names[1],),
+        names[2]: (others[2],),
+        others[0]: (),
+        others[1]: (names[0],),
+        others[2]: (names[2],),
+    }
+
+
+def test_a_fuzzy_note_does_not_say_that_a_call_of_that_name_is_missing(tmp_path: Path) -> None:
+    ours = write_dump(tmp_path / "a", [call("Torch.abs.0.forward"), call(RELU)])
+    other = "Torch.relu.1.forward"
+    theirs = write_dump(tmp_path / "b", [call(RELU), call("Torch.abs.0.forward"), call(other)])
+    assert notes_of(ours, theirs, fuzzy=True) == [
+        ("reference", RELU, "no call of the candidate stands at its place", ())
+    ]
+    assert notes_of(theirs, ours, fuzzy=True) == [
+        ("candidate", RELU, "no call of the reference stands at its place", ())
     ]
 
 

@@ -348,7 +348,10 @@ def test_the_fields_of_a_compare_json_may_be_a_dict(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "npu", [call(RELU, [tensor(1)])])
     fields = {"npu_json_path": str(dump), "bench_json_path": dump}
     assert compare(fields, output=tmp_path / "o").parts[0].tally.passed == 1
-    with pytest.raises(ConfigError, match="the inputs: bench_path is missing"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the inputs: bench_path \(or bench_json_path, bench_pkl_path\) is missing",
+    ):
         compare({"npu_json_path": str(dump)}, output=tmp_path / "o")
     with pytest.raises(ConfigError, match="leave the reference out"):
         compare(fields, dump, tmp_path / "o")
@@ -403,8 +406,8 @@ def test_data_that_lie_elsewhere_than_beside_their_dump_are_refused(tmp_path: Pa
     ("text", "complaint"),
     [
         ("[]", "wanted an object with npu_path and bench_path"),
-        ("{}", "npu_path is missing"),
-        ('{"npu_path": "a"}', "bench_path is missing"),
+        ("{}", "npu_path (or npu_json_path, npu_pkl_path) is missing"),
+        ('{"npu_path": "a"}', "bench_path (or bench_json_path, bench_pkl_path) is missing"),
         ('{"npu_path": 3, "bench_path": "b"}', "npu_path is 3, wanted a path"),
         ('{"npu_path": "a", "bench_path": "b", "x": 1}', "the field 'x' is not known"),
         ('{"npu_path": "a", "bench_path": "b", "is_print_compare_log": 1}', "wanted true or"),

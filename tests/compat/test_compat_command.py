@@ -126,10 +126,11 @@ def test_run_overflow_check_judges_overflows(
     assert "normal overflow." in capsys.readouterr().out
 
 
-def test_it_runs_as_a_module_and_has_help() -> None:
+@pytest.mark.parametrize("module", ["msprobe", "msprobe.msprobe"])
+def test_it_runs_as_a_module_and_has_help(module: str) -> None:
     paths = [str(REPOSITORY / "compat/src"), *sys.path]
     answer = subprocess.run(
-        [sys.executable, "-m", "msprobe.msprobe", "-f", "pytorch", "compare", "--help"],
+        [sys.executable, "-m", module, "-f", "pytorch", "compare", "--help"],
         capture_output=True,
         text=True,
         check=False,

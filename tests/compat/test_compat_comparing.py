@@ -36,6 +36,18 @@ def titles_in(folder: Path) -> list[Any]:
     return [cell.value for cell in openpyxl.load_workbook(file)["compare_result"][1]]
 
 
+def run_python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    paths = [str(REPOSITORY / "compat/src"), *sys.path]
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
+
+
 @pytest.fixture
 def fields() -> dict[str, Any]:
     stack = str(Path(dump_json("npu")).with_name("stack.json"))
@@ -102,6 +114,43 @@ def test_a_missing_dump_is_an_error_of_one_line(fields: dict[str, Any], tmp_path
     fields["npu_json_path"] = str(tmp_path / "no.json")
     with pytest.raises(TensorprobeError, match=r"no\.json does not exist; check the path"):
         msprobe.pytorch.compare(fields, tmp_path / "o")
+    fields["npu_json_path"] = fields["bench_json_path"]
+    with pytest.raises(TensorprobeError, match="the folder of the results is None"):
+        msprobe.pytorch.compare(fields, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("input_param", "complaint"),
+    [
+        ({"npu_json_path": "no.json", "bench_json_path": "no.json"}, "no.json does not exist"),
+        ({"bench_json_path": "no.json"}, "npu_path (or npu_json_path, npu_pkl_path) is missing"),
+        ({"npu_path": 3, "bench_path": "x"}, "npu_path is 3, wanted a path"),
+        ({"npu_path": "x", "bench_path": "x", "y": 1}, "the field 'y' is not known"),
+        (["npu", "bench"], "wanted a dict with npu_path and bench_path"),
+        ("npu.json", "npu.json: the file cannot be read"),
+    ],
+)
+def test_a_script_ends_with_one_line_and_no_traceback(
+    input_param: object, complaint: str, tmp_path: Path
+) -> None:
+    program = f"from msprobe.pytorch import compare\ncompare({input_param!r}, 'o')\n"
+    answer = run_python(program, tmp_path)
+    assert answer.returncode == 2 and answer.stdout == ""
+    assert answer.stderr.startswith("tensorprobe: ") and answer.stderr.count("\n") == 1
+    assert complaint in answer.stderr
+
+
+def test_who_is_at_fault_comes_first_as_in_the_command(
+    fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields["is_print_compare_log"] = False
+    msprobe.pytorch.compare(fields, tmp_path / "one")
+    assert capsys.readouterr().out.startswith("culprit     Functional.linear.1.forward.input.1\n")
+    folders = [MLP / side / "step0" for side in ("npu", "bench")]
+    msprobe.pytorch.compare_distributed(*folders, tmp_path / "many", is_print_compare_log=False)
+    assert capsys.readouterr().out.startswith("culprit     Functional.linear.1.forward.input.1\n")
+    msprobe.pytorch.compare(fields, tmp_path / "quiet", auto_analyze=False)
+    assert "culprit" not in capsys.readouterr().out
 
 
 def test_compare_distributed_takes_step_folders(
@@ -172,12 +221,5 @@ def test_the_whole_names_work_and_need_no_torch(fields: dict[str, Any], tmp_path
         f"compare({fields!r}, {str(tmp_path)!r})\n"
         "assert 'torch' not in sys.modules\n"
     )
-    paths = [str(REPOSITORY / "compat/src"), *sys.path]
-    answer = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-    )
+    answer = run_python(program, tmp_path)
     assert answer.returncode == 0, answer.stderr

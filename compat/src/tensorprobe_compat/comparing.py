@@ -1,4 +1,7 @@
-"""`compare` and `compare_distributed` as the older tools have them."""
+"""`compare` and `compare_distributed` as the older tools have them.
+
+What cannot be compared ends a script with one line and exit code 2, as it ends the command.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,21 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["compare", "compare_distributed"]
+from tensorprobe.errors import TensorprobeError
+
+__all__ = ["CompareError", "compare", "compare_distributed"]
+
+
+class CompareError(TensorprobeError, SystemExit):
+    """Nothing could be compared; the reason is on the screen.
+
+    It can be caught like every error of tensorprobe. A script that does not catch it ends without a
+    traceback: Python prints none for what is a `SystemExit`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.code = 2
 
 
 def compare(
@@ -33,24 +50,32 @@ def compare(
         data_mapping: a YAML file, or a dict, with names of values and of their partners.
 
     Raises:
-        tensorprobe.TensorprobeError: a dump cannot be opened, an argument cannot be used, or a
-            result cannot be written.
+        CompareError: a dump cannot be opened, an argument cannot be used, or a result cannot
+            be written. It is a `tensorprobe.TensorprobeError`.
     """
+    from tensorprobe.cli import complain
     from tensorprobe.compare.command import compare_dumps
+    from tensorprobe.conclude import judge_for
 
-    compare_dumps(
-        input_param,
-        None,
-        output_path,
-        fuzzy=fuzzy_match,
-        mapping=data_mapping,
-        highlight=highlight,
-        advise=auto_analyze,
-        first_difference=False,
-        stack=stack_mode or None,
-        formats=("xlsx",),
-        jobs=0,
-    )
+    has_mapping = data_mapping is not None
+    try:
+        compare_dumps(
+            input_param,
+            None,
+            output_path,
+            fuzzy=fuzzy_match,
+            mapping=data_mapping,
+            highlight=highlight,
+            advise=auto_analyze,
+            first_difference=False,
+            stack=stack_mode or None,
+            formats=("xlsx",),
+            jobs=0,
+            ask_who=judge_for(input_param, advise=auto_analyze, has_mapping=has_mapping),
+        )
+    except TensorprobeError as err:
+        complain(str(err))
+        raise CompareError(str(err)) from err
 
 
 def compare_distributed(
@@ -72,7 +97,7 @@ def compare_distributed(
             `stack_mode` has no effect.
 
     Raises:
-        tensorprobe.TensorprobeError: as `compare` does.
+        CompareError: as `compare` does.
     """
     folders = {
         "npu_path": npu_dump_dir,

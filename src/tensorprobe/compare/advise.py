@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, SavedValue, parse_call
 
-__all__ = ["Advice", "Failure", "advise"]
+__all__ = ["Advice", "Failure", "advise", "by_the_table"]
 
 # Operations that add in an order of their own on accelerators: two runs of one machine may differ.
 _NONDETERMINISTIC = (
@@ -43,6 +43,10 @@ _GRADIENT_AFTER_UNMATCHED = (
 )
 _BACKWARD = (
     "This gradient is the first that differs: check how the operation's backward pass is computed."
+)
+_MADE_LATER = (
+    "This gradient stands where the run came forward, and is made when all that is there. In the "
+    "order of the run {name} (line {line}) is the first that fails. "
 )
 _SAVED = "This saved value is the first that differs: see what was computed since the one before."
 _UNCERTAIN = (
@@ -101,6 +105,23 @@ def advise(failure: Failure | None, *, unmatched: Sequence[str] = ()) -> Advice:
     if failure.unequal_arguments:
         text += f" Its arguments differ: {'; '.join(failure.unequal_arguments)}."
     return Advice(str(failure.line), failure.name, text)
+
+
+def by_the_table(advice: Advice, gradient: Failure | None) -> Advice:
+    """Return advice about the first row that fails, which is what the older tools' files name.
+
+    Args:
+        advice: about the first failure in the order of the run.
+        gradient: the first failing gradient that stands where the run came forward.
+
+    Returns:
+        The advice itself, or, if that gradient stands before it in the table, one that names the
+        gradient and says that it does not come first.
+    """
+    if gradient is None or not advice.line.isdigit() or gradient.line >= int(advice.line):
+        return advice
+    text = _MADE_LATER.format(name=advice.node, line=advice.line) + advice.text
+    return Advice(str(gradient.line), gradient.name, text)
 
 
 def _cause(failure: Failure, unmatched: str) -> str:

@@ -63,7 +63,7 @@ def compare_dumps(
         TensorprobeError: nothing can be compared, or the results cannot be written.
     """
     prints_log = reference is None and read_inputs(candidate).prints_log
-    with show_progress() as progress:
+    with show_progress(with_log=prints_log) as progress:
         result = compare(
             candidate,
             reference,
@@ -98,7 +98,13 @@ def _some(unmatched: Sequence[str], total: int) -> tuple[str, ...]:
 
 
 def _missing(result: ComparisonResult) -> list[str]:
-    return [*result.problems, *(str(gap) for part in result.parts for gap in part.gaps)]
+    lines = [*result.problems, *(str(gap) for part in result.parts for gap in part.gaps)]
+    # Nothing failed where nothing was compared; who looks at the exit code must not be content.
+    return lines + [
+        f"{part.label}: nothing was compared, as no value of the candidate has a partner"
+        for part in result.parts
+        if not part.tally.compared and (part.tally.unmatched or part.reference_only)
+    ]
 
 
 def _summary(part: PartResult, *, with_advice: bool) -> PartSummary:
@@ -113,7 +119,7 @@ def _summary(part: PartResult, *, with_advice: bool) -> PartSummary:
         open=tally.open,
         unmatched=tally.unmatched,
         reference_only=part.reference_only,
-        examples=_some(part.unmatched, tally.unmatched + part.reference_only),
+        examples=_some(part.unmatched, part.unmatched_notes),
         first_failure=None if failure is None else failure.name,
         advice=part.advice.text if with_advice and part.advice and failure else "",
         files=part.files,

@@ -16,7 +16,13 @@ from tensorprobe.compare.evidence import Answer
 from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.pairs import CallRows
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import ApiCall, is_saved_value, is_uninitialised, parse_call
+from tensorprobe.names import (
+    ApiCall,
+    is_filled_later,
+    is_saved_value,
+    is_uninitialised,
+    parse_call,
+)
 from tensorprobe.records import CallRecord
 from tensorprobe.report.table import new_report
 from tensorprobe.report.value_text import json_number
@@ -38,6 +44,7 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
 
     def __init__(self, path: Path, titles: tuple[str, ...], part: RankDump) -> None:
         self.node: dict[str, Any] | None = None
+        self._late_node: dict[str, Any] | None = None
         self._titles, self._part = titles, part
         self._count = 0
         self._report = new_report(path)
@@ -45,6 +52,7 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
         self._file.write("{")
 
     def __exit__(self, *error: Any) -> None:
+        self.node = self.node or self._late_node
         try:
             if error[0] is None:
                 self._file.write("\n}\n" if self._count else "}\n")
@@ -66,7 +74,10 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
         text = f"{before}{json.dumps(call.name)}: {entry}"
         self._file.write(text.encode("utf-8", "backslashreplace").decode())
         if not is_same and self.node is None and not is_uninitialised(call.name):
-            self.node = self._node(call, items)
+            if not is_filled_later(call.name):
+                self.node = self._node(call, items)
+            elif self._late_node is None:
+                self._late_node = self._node(call, items)
         self._count += 1
 
     def _items(self, call: CallRows) -> Iterator[dict[str, Any]]:

@@ -79,6 +79,11 @@ def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
     """
     if isinstance(source, Mapping):
         return _inputs_of(source, where="the inputs", beside=Path())
+    if not isinstance(source, str | os.PathLike):
+        raise ConfigError(
+            f"what is to be compared is {source!r}; wanted a dict with npu_path and bench_path, or "
+            "the path of a compare.json"
+        )
     path = source
     where = show_path(path)
     if Path(path).is_dir():
@@ -141,8 +146,10 @@ def _path(
     key = next((name for name in _FIELDS[field] if raw.get(name)), None)
     if key is None:
         if required:
+            newest, *older = _FIELDS[field]
             raise ConfigError(
-                f"{where}: {_FIELDS[field][0]} is missing; give a dump.json or a step folder"
+                f"{where}: {newest} (or {', '.join(older)}) is missing; give a dump.json or a step "
+                "folder"
             )
         return None
     return _given(raw, key, where, beside)

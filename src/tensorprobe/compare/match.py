@@ -20,6 +20,7 @@ from tensorprobe.compare.leaves import row_name
 from tensorprobe.compare.pairs import MatchedCall, Pair
 from tensorprobe.compare.plain_rows import load_plain_rows
 from tensorprobe.names import other_gradients_name, without_number
+from tensorprobe.records import Gap
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import CallLeaves, Leaf
 
@@ -34,6 +35,8 @@ _MOST_SEARCHES = 100
 _MOST_SUGGESTIONS = 1_000
 _NO_CALL = "the reference has no such call"
 _NO_CANDIDATE_CALL = "the candidate has no such call"
+# Of fuzzy matching: the other run may well have a call of that name, next to which another stands.
+_NO_PLACE = "no call of the {} stands at its place"
 _NOT_THERE = "the mapping names it, but the dump does not have it"
 
 
@@ -72,7 +75,7 @@ class Matcher:
         self.notes: list[UnmatchedNote] = []
         self.unlisted = 0
         self.reference_only = 0
-        self.unmapped: list[tuple[RankDump, str]] = []
+        self.unmapped: list[Gap] = []
         self._candidate, self._reference = candidate, reference
         self._names = frozenset(reference.names)
         self._partners = align_names(candidate.names, reference.names) if fuzzy else None
@@ -96,16 +99,17 @@ class Matcher:
         for call in self._candidate.read_leaves():
             partner = self._partner_of(call.name)
             yield MatchedCall(call.name, self._pairs(call, partner))
+        why = _NO_CANDIDATE_CALL if self._partners is None else _NO_PLACE.format("candidate")
         for name in self._reference.names:
             if name not in self._used and name not in self._named:
-                self._note("reference", name, _NO_CANDIDATE_CALL)
+                self._note("reference", name, why)
         for ours, theirs in self._mapping.items():
             if ours not in self._seen:
                 self._note("candidate", ours, _NOT_THERE)
-                self.unmapped.append((self._candidate, ours))
+                self.unmapped.append(_unmapped(self._candidate, ours))
             if theirs not in self._mapped:
                 self._note("reference", theirs, _NOT_THERE)
-                self.unmapped.append((self._reference, theirs))
+                self.unmapped.append(_unmapped(self._reference, theirs))
 
     def _read_mapped(self) -> None:
         """Keep the reference's values that a mapping names, whatever call they are of."""
@@ -176,7 +180,9 @@ class Matcher:
             pairs.append(Pair(leaf, None, ""))
         if partner is None:
             if not pairs or any(pair.reference is None for pair in pairs):
-                self._note("candidate", call.name, _NO_CALL)
+                is_fuzzy = self._partners is not None
+                why = _NO_PLACE.format("reference") if is_fuzzy else _NO_CALL
+                self._note("candidate", call.name, why)
         elif has_any:
             for leaf in others.values():
                 name = row_name(partner.name, leaf)
@@ -224,9 +230,35 @@ class Matcher:
         self._searches += 1
         if self._searches > _MOST_SEARCHES:
             return ()
-        similar = [kind for kind in kinds if kind[:4] == note.name[:4]][:_MOST_SUGGESTIONS]
-        near = difflib.get_close_matches(without_number(note.name), similar, n=_NEAREST)
-        return tuple(kinds[kind][0] for kind in near)
+        start, own = _split_kind(without_number(note.name))
+        similar: dict[str, str] = {}
+        for kind in kinds:
+            other_start, other_own = _split_kind(kind)
+            if other_start == start:
+                similar.setdefault(other_own, kind)
+                if len(similar) == _MOST_SUGGESTIONS:
+                    break
+        near = difflib.get_close_matches(own, similar, n=_NEAREST)
+        return tuple(kinds[similar[name]][0] for name in near)
+
+
+def _unmapped(part: RankDump, name: str) -> Gap:
+    if name in part:
+        why = f"is a whole call; name its values, such as {name}.input.0"
+    else:
+        why = "is not there"
+    return Gap(part.path, f"the mapping names {name}, which {why}")
+
+
+def _split_kind(kind: str) -> tuple[tuple[str, str], str]:
+    """Split what calls of one kind have in common into what many kinds share and what is its own.
+
+    >>> _split_kind("Functional.conv2d.forward")
+    (('Functional', 'forward'), 'conv2d')
+    """
+    first, _, rest = kind.partition(".")
+    own, _, last = rest.rpartition(".")
+    return (first, last), own
 
 
 # The constructor that a NamedTuple writes in Python takes twice as long.

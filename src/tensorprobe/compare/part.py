@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.advise import Failure, advise, by_the_table
 from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
@@ -27,7 +27,7 @@ from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
-from tensorprobe.names import is_overwritten, is_uninitialised
+from tensorprobe.names import is_filled_later, is_overwritten, is_uninitialised
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
@@ -35,6 +35,7 @@ from tensorprobe.report.json_table import write_json
 from tensorprobe.report.table import Cell, Fill, Table, new_report
 from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
 from tensorprobe.store import RankDump
+from tensorprobe.store.leaves import Leaf
 
 __all__ = ["PartComparison", "PartFiles", "mode_of"]
 
@@ -47,6 +48,10 @@ _CALLS_PER_TELL = 500
 _BYTES_TO_PREPARE = 512 << 20
 _SHOWN_NOTES = 20
 _WITH_DATA = frozenset(("tensor", "overflow_check"))
+_LOST_DATA = (
+    "the folder with its tensors is missing or may not be opened; what the file itself holds of "
+    "them was compared"
+)
 
 
 # Gives, for a window of calls, what was measured of each of their pairs.
@@ -80,17 +85,24 @@ class PartFiles(NamedTuple):
 
 def mode_of(candidate: RankDump, reference: RankDump) -> Mode:
     """Tell what two dumps have in common: real data, checksums, or statistics."""
-    if candidate.info.task in _WITH_DATA and reference.info.task in _WITH_DATA:
+    parts = (candidate, reference)
+    if all(part.info.task in _WITH_DATA and not _lost_data(part) for part in parts):
         return "tensor"
     return "md5" if _has_checksums(candidate) and _has_checksums(reference) else "statistics"
 
 
 def _has_checksums(part: RankDump) -> bool:
-    for call in islice(part.read_leaves(), _CALLS_TO_SEE):
-        for leaf in call.leaves:
-            if leaf.kind == "tensor":
-                return leaf.checksum is not None
-    return False
+    tensors = (leaf for leaf in _first_leaves(part) if leaf.kind == "tensor")
+    return any(leaf.checksum is not None for leaf in islice(tensors, 1))
+
+
+def _lost_data(part: RankDump) -> bool:
+    """Whether a dump's tensors were left behind: who copies a dump.json alone has statistics."""
+    return not part.has_data_folder and any(leaf.data_name for leaf in _first_leaves(part))
+
+
+def _first_leaves(part: RankDump) -> Iterator[Leaf]:
+    return (leaf for call in islice(part.read_leaves(), _CALLS_TO_SEE) for leaf in call.leaves)
 
 
 class PartComparison:
@@ -116,6 +128,9 @@ class PartComparison:
         self._fills: dict[int | tuple[int, int], Fill] = {}
         self._differences: FirstDifference | None = None
         self._last_unmatched: str | None = None
+        # Of gradients that stand where the run came forward, for want of another.
+        self._late_failure: Failure | None = None
+        self._late_unlike: str | None = None
         self._first_unlike: str | None = None
         self._distances: Mapping[tuple[str, str], DataDistance] = {}
 
@@ -127,13 +142,15 @@ class PartComparison:
             advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
             written.append(files.advice())
             with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
-                f.write(str(advice).encode("utf-8", "backslashreplace"))
+                shown = by_the_table(advice, self._late_failure)
+                f.write(str(shown).encode("utf-8", "backslashreplace"))
         return PartResult(
             self._pair.candidate.label,
             self.mode,
             self.tally,
             self._matcher.reference_only,
             tuple(self._matcher.describe(note) for note in self._matcher.notes[:_SHOWN_NOTES]),
+            len(self._matcher.notes) + self._matcher.unlisted,
             tuple(written),
             self._gaps(),
             advice,
@@ -141,19 +158,18 @@ class PartComparison:
 
     def evidence(self) -> PartEvidence:
         """Return what was found out on the way, for who names the operation at fault."""
-        first = self._first_unlike
+        first = self._first_unlike or self._late_unlike
         if first is None and self._matcher.reference_only:
             # The candidate lacks what the reference has, and nobody can say before which call.
             first = next(iter(self._pair.candidate.names), "")
         return PartEvidence(*self._pair, first, self._distances)
 
     def _gaps(self) -> tuple[Gap, ...]:
-        unmapped = (
-            Gap(part.path, f"the mapping names {name}, which is not there")
-            for part, name in self._matcher.unmapped
-        )
         gaps = (*self._pair.candidate.known_gaps, *self._pair.reference.known_gaps)
-        return (*gaps, *unmapped)
+        if self.mode != "tensor":
+            lost = (part for part in self._pair if part.info.task in _WITH_DATA)
+            gaps += tuple(Gap(part.path, _LOST_DATA) for part in lost if _lost_data(part))
+        return (*gaps, *self._matcher.unmapped)
 
     def _write_tables(self, files: PartFiles) -> list[Path]:
         written: list[Path] = []
@@ -207,6 +223,8 @@ class PartComparison:
                 log(_line(call))
             for row in call.rows:
                 yield row.cells
+        if tally.first_failure is None:
+            tally.first_failure = self._late_failure
 
     def _unmatched_before(self) -> list[str]:
         """Name the last call before the first failure that only one run has, of each run."""
@@ -225,9 +243,7 @@ class PartComparison:
                 tally.passed += 1
             elif verdict == "failed":
                 if tally.first_failure is None and not _is_meaningless(call.name, row):
-                    name, arguments = str(row.cells[0]), self._unequal_arguments(call)
-                    failure = Failure(tally.rows, name, call.name, row.state, arguments)
-                    tally.first_failure = failure
+                    self._note_failure(call, row)
                 tally.failed += 1
             elif verdict == "open":
                 tally.open += 1
@@ -237,6 +253,16 @@ class PartComparison:
             tally.rows += 1
         if has_unmatched and tally.first_failure is None:
             self._last_unmatched = call.name
+
+    def _note_failure(self, call: CallRows, row: Row) -> None:
+        if not is_filled_later(call.name):
+            self.tally.first_failure = self._failure(call, row)
+        elif self._late_failure is None:
+            self._late_failure = self._failure(call, row)
+
+    def _failure(self, call: CallRows, row: Row) -> Failure:
+        arguments = self._unequal_arguments(call)
+        return Failure(self.tally.rows, str(row.cells[0]), call.name, row.state, arguments)
 
     def _unequal_arguments(self, call: CallRows) -> tuple[str, ...]:
         """Name the plain arguments, such as an epsilon, that the two runs do not share."""
@@ -286,7 +312,10 @@ class PartComparison:
 
     def _look_for_unlike(self, call: MatchedCall) -> None:
         if is_unlike(call, self._distances):
-            self._first_unlike = call.name
+            if not is_filled_later(call.name):
+                self._first_unlike = call.name
+            elif self._late_unlike is None:
+                self._late_unlike = call.name
 
     def _measuring(self) -> _Results:
         progress = self._options.progress
@@ -341,11 +370,19 @@ def _adding(tell: Callable[[str, int, int], None], total: int) -> Callable[[int]
     return add
 
 
+_WORDS = {
+    "passed": "passed",
+    "failed": "failed",
+    "open": "without a verdict",
+    "unmatched": "unmatched",
+}
+
+
 def _line(call: CallRows) -> str:
-    counts = {"passed": 0, "failed": 0, "open": 0, "unmatched": 0}
+    counts = dict.fromkeys(_WORDS, 0)
     for row in call.rows:
         counts[row.verdict] += 1
-    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    shown = ", ".join(f"{count} {_WORDS[verdict]}" for verdict, count in counts.items() if count)
     return f"{call.name}: {shown or 'no values'}"
 
 

@@ -23,7 +23,7 @@ class Tally:
         failed: values that do not.
         open: values of which nothing can be said, such as those without data.
         unmatched: values of the candidate without a partner.
-        first_failure: the first row that fails.
+        first_failure: the first row that fails, in the order in which the values were made.
     """
 
     rows: int = 0
@@ -49,6 +49,7 @@ class PartResult:
         tally: how many values passed and failed.
         reference_only: how many calls and values only the reference has.
         unmatched: the first things that only one run has, the reason, and what comes nearest.
+        unmatched_notes: how many such things there are.
         files: what was written.
         gaps: what the two dumps lack.
         advice: where to look first; None if none was asked for.
@@ -59,6 +60,7 @@ class PartResult:
     tally: Tally
     reference_only: int
     unmatched: tuple[str, ...]
+    unmatched_notes: int
     files: tuple[Path, ...]
     gaps: tuple[Gap, ...] = ()
     advice: Advice | None = None

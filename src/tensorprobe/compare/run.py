@@ -83,6 +83,8 @@ def compare(
         raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
     else:
         inputs = Inputs(Path(candidate), Path(reference))
+    if not isinstance(output, str | os.PathLike):
+        raise ConfigError(f"the folder of the results is {output!r}; wanted a path")
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(mapping)
     options = Options(
@@ -129,6 +131,8 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     compared: list[tuple[str, PartEvidence]] = []
     with collector_paused():
         for number, pair in enumerate(pairs):
+            if options.log is not None and len(pairs) > 1:
+                options.log(f"{pair.candidate.label}:")
             files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
             try:
                 comparison = PartComparison(pair, _for_one(options, number, len(pairs)))

@@ -139,13 +139,17 @@ def _counts(passed: int, failed: int, undecided: int) -> str:
 
 
 @contextmanager
-def show_progress() -> Iterator[Callable[[str, int, int], None] | None]:
+def show_progress(*, with_log: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show a bar on stderr while the block runs, with the rate; nothing if that is no terminal.
+
+    Args:
+        with_log: whether calls are printed meanwhile. Where they go to a terminal they show how far
+            it is, and a bar would be drawn again after each.
 
     Yields:
         What is to be told the unit (bytes or calls), how many are done, and of how many.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or (with_log and sys.stdout.isatty()):
         yield None
         return
     from rich.console import Console
@@ -158,6 +162,8 @@ def show_progress() -> Iterator[Callable[[str, int, int], None] | None]:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        # What is printed goes where stdout goes, which may be a file.
+        redirect_stdout=False,
     )
     with bar:
         task = bar.add_task("")

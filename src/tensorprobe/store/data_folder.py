@@ -74,6 +74,11 @@ class DataFolder:
         # Asked once: the folder of a dump's tensors has thousands of files.
         self._is_plain: bool | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder itself exists and may be looked into."""
+        return os.path.isdir(self._folder) and os.access(self._folder, os.R_OK | os.X_OK)
+
     def path_of(self, data_name: str) -> str:
         """Return the path of a tensor's file, which may be missing.
 

@@ -189,6 +189,11 @@ class RankDump:
             raise DumpError(f"{self.path}: this tensor has statistics only, no data file")
         return self.load_file(tensor.data_name)
 
+    @property
+    def has_data_folder(self) -> bool:
+        """Whether the folder that holds the tensors' data, if there are any, can be looked into."""
+        return self._data.is_there
+
     def data_file(self, data_name: str) -> Path:
         """Return the path of a tensor's data, which may be missing.
 
