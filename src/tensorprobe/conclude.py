@@ -111,8 +111,6 @@ class Judge:
         elif not _is_unproved(conclusion):
             return []
         command = ("tensorprobe", "blame", *self._paths)
-        if len(self._paths) == 1:
-            command = ("tensorprobe", "compare", *self._paths, "--blame")
         return [f"{'more':<12}{why}{shlex.join(command)}"]
 
 

@@ -15,9 +15,9 @@ __all__ = ["blame_dumps"]
 
 
 def blame_dumps(
-    candidate: str, reference: str, *, top: int, repro: str | None, as_json: bool
+    candidate: str, reference: str | None, *, top: int, repro: str | None, as_json: bool
 ) -> int:
-    """Print which operation is at fault.
+    """Print which operation is at fault; without a reference the candidate is a compare.json.
 
     Returns:
         The exit code: 0 also when there is a culprit, which is a result and no error; 2 if the

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
 from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
@@ -19,8 +19,8 @@ from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
 from tensorprobe.compare.evidence import PartEvidence
-from tensorprobe.compare.inputs import pair_parts
-from tensorprobe.errors import DumpError, NameFormatError
+from tensorprobe.compare.inputs import name_inputs, pair_parts
+from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import Frame
 from tensorprobe.store import open_dump
@@ -55,30 +55,44 @@ class Investigation:
 
 
 def blame(
-    candidate: str | os.PathLike[str], reference: str | os.PathLike[str], *, top: int = _TOP
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None = None,
+    *,
+    top: int = _TOP,
 ) -> Conclusion:
     """Return which operation of the candidate's run is at fault.
 
     Args:
-        candidate: the dump of the run under test: a file or folder of any format.
+        candidate: the dump of the run under test: a file or folder of any format; or, without a
+            reference, a compare.json that names both, or a dict with its fields.
         reference: the dump of the run that is trusted.
         top: how many suspects to report.
 
     Raises:
         DumpError: a dump cannot be opened, or the two have no rank and step in common.
+        ConfigError: the compare.json cannot be used, or `top` is less than 1.
     """
     return investigate(candidate, reference, top=top).conclusion
 
 
 def investigate(
-    candidate: str | os.PathLike[str], reference: str | os.PathLike[str], *, top: int = _TOP
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None = None,
+    *,
+    top: int = _TOP,
 ) -> Investigation:
     """Return the conclusion and the suspects with all their numbers.
 
     Raises:
         DumpError: as `blame`.
+        ConfigError: as `blame`.
     """
-    ours, theirs = open_dump(Path(candidate)), open_dump(Path(reference))
+    if top < 1:
+        raise ConfigError(f"top is {top}, wanted 1 or more: how many suspects to report")
+    inputs = name_inputs(candidate, reference)
+    ours, theirs = open_dump(inputs.candidate), open_dump(inputs.reference)
+    if inputs.stack is not None and len(ours.parts) == 1:
+        ours.parts[0].read_stacks_from(inputs.stack)
     pairs, problems = pair_parts(ours, theirs)
     if not pairs:
         raise DumpError(

@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorprobe.compare.evidence import AskWho, PartEvidence
 from tensorprobe.compare.first_difference import add_culprit, write_differences
-from tensorprobe.compare.inputs import Inputs, PartPair, pair_parts, read_inputs, read_mapping
+from tensorprobe.compare.inputs import Inputs, PartPair, name_inputs, pair_parts, read_mapping
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
@@ -76,12 +76,7 @@ def compare(
             given for more than one rank.
         ReportError: a result cannot be written.
     """
-    if reference is None:
-        inputs = read_inputs(candidate)
-    elif isinstance(candidate, Mapping):
-        raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
-    else:
-        inputs = Inputs(Path(candidate), Path(reference))
+    inputs = name_inputs(candidate, reference)
     if mapping is not None and not isinstance(mapping, Mapping):
         mapping = read_mapping(mapping)
     options = Options(
