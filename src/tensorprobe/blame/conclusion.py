@@ -40,7 +40,8 @@ class Accused:
         reference_made: the same of the reference.
         inherited: the distance that the inputs alone give, where it was replayed.
         worst: place, recorded and right value of the worst element, where it was replayed.
-        frame: where the user's code makes the call.
+        frame: the line that makes the call.
+        caller: the user's own line that led there, where that is another one.
         module: the module around it.
         victims: how many calls behind it have results that differ.
         received: the ranks that got its value through a collective.
@@ -64,6 +65,7 @@ class Accused:
     inherited: float | None
     worst: tuple[int, float, float] | None
     frame: Frame | None
+    caller: Frame | None
     module: str | None
     victims: int
     received: tuple[int, ...]
@@ -71,7 +73,6 @@ class Accused:
 
     def to_json(self) -> dict[str, Any]:
         """Return what the JSON form says of it."""
-        frame = self.frame
         worst = self.worst
         return {
             "call": self.call,
@@ -95,14 +96,8 @@ class Accused:
             "worst_element": None
             if worst is None
             else {"index": worst[0], "got": _number(worst[1]), "wanted": _number(worst[2])},
-            "code": None
-            if frame is None
-            else {
-                "file": frame.path,
-                "line": frame.line,
-                "function": frame.function,
-                "source": frame.source,
-            },
+            "code": _place(self.frame),
+            "called_from": _place(self.caller),
             "module": self.module,
             "victims": self.victims,
             "received_by_ranks": list(self.received),
@@ -208,6 +203,17 @@ class Conclusion:
             "only_in_reference": list(self.only_reference),
             "notes": list(self.notes),
         }
+
+
+def _place(frame: Frame | None) -> dict[str, Any] | None:
+    if frame is None:
+        return None
+    return {
+        "file": frame.path,
+        "line": frame.line,
+        "function": frame.function,
+        "source": frame.source,
+    }
 
 
 def _number(value: float | None) -> float | str | None:

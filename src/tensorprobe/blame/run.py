@@ -11,11 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensorprobe.blame.advice import next_step
 from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
 from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
+from tensorprobe.blame.echoes import drop_echoes, part_of
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.operations import EXACT, operation_of
+from tensorprobe.blame.order import forward_name
+from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
 from tensorprobe.compare.evidence import PartEvidence
@@ -23,15 +27,13 @@ from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import Frame
-from tensorprobe.store import open_dump
+from tensorprobe.store import RankDump, open_dump
 
 __all__ = ["Investigation", "blame", "investigate", "investigate_parts"]
 
 _TOP = 5
 # Times what is allowed: an estimate of a few numbers is not off by that much again.
 _CLEAR = 4
-# Frames of these are how a call came about, not where somebody wrote it.
-_FOREIGN = ("/torch/", "site-packages", "/msprobe/", "data_dump/", "<frozen ")
 
 
 class Investigation:
@@ -176,7 +178,7 @@ def _conclude(
     usable = [
         entry for entry in ordered if not differs_from_start or entry.suspect.basis == "replay"
     ]
-    accused = tuple(_accuse(entry) for entry in usable[:top])
+    accused = tuple(_accuse(entry) for entry in drop_echoes(usable)[:top])
     culprit = accused[0].call if accused else None
     total = before.add(analyses)
     calls, differing = total.calls, total.differing
@@ -268,13 +270,13 @@ def _accuse(entry: RankSuspect) -> Accused:
     info = analysis.candidate.part.info
     agreement = analysis.agreements.get(suspect.call)
     inputs = output = None
-    if agreement is not None:
+    # Of a call that only one run makes, another one may have the name in the other.
+    if agreement is not None and suspect.basis != "sequence":
         inputs = max((d.value for d in agreement.inputs), default=0.0)
         output = max((d.value for d in agreement.outputs), default=0.0)
     split = suspect.split
     made = None if split is None else split.candidate
-    name = suspect.call
-    part = analysis.candidate.part if name in analysis.candidate.calls else analysis.reference.part
+    name, part = suspect.call, part_of(suspect, analysis)
     return Accused(
         name,
         info.rank,
@@ -292,7 +294,7 @@ def _accuse(entry: RankSuspect) -> Accused:
         None if split is None else split.reference.relative,
         None if split is None else split.inherited,
         None if made is None or made.worst < 0 else (made.worst, made.got, made.wanted),
-        _user_frame(part.stack(name)),
+        *find_places(_stack_of(name, part)),
         part.parent(name),
         analysis.victims(suspect.position),
         entry.received,
@@ -302,12 +304,15 @@ def _accuse(entry: RankSuspect) -> Accused:
 
 def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     cause = name_cause(suspect, analysis)
-    is_unproved = suspect.basis == "inputs" and suspect.split is None
-    is_unable = suspect.call in analysis.unreplayed or cause.kind in ("communication", "randomness")
-    if is_unproved and analysis.basis == "data" and not is_unable:
-        # The data are there; nobody has looked at them closely yet.
-        return replace(cause, advice="tensorprobe blame replays it: that proves it, and shows more")
-    return cause
+    return replace(cause, advice=next_step(cause, suspect, analysis))
+
+
+def _stack_of(name: str, part: RankDump) -> Sequence[Frame]:
+    """Return where a call was made; gradients are where their forward call is."""
+    try:
+        return part.stack(name) or part.stack(forward_name(name))
+    except NameFormatError:
+        return ()
 
 
 def _is_forward_suspect(entry: RankSuspect) -> bool:
@@ -337,13 +342,6 @@ def _confidence(entry: RankSuspect) -> Confidence:
     return "likely" if found is not None and found.times >= _CLEAR else "possible"
 
 
-def _user_frame(frames: Sequence[Frame]) -> Frame | None:
-    for frame in frames:
-        if not any(part in frame.path for part in _FOREIGN):
-            return frame
-    return frames[0] if frames else None
-
-
 def _closest(analyses: Sequence[RankAnalysis]) -> tuple[str, float] | None:
     """Return the replayed call that came closest to its floor, and how close."""
     best: tuple[str, float] | None = None
@@ -367,7 +365,12 @@ def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
             f"all {family} of {dtype} of the candidate work with fewer bits than {dtype} has "
             "(such as TF32): taken as the way the run works, not as a fault"
         )
-    if basis == "statistics":
+    if basis == "statistics" and all(analysis.has_checksums for analysis in analyses):
+        notes.append(
+            "the dumps hold statistics and checksums: that a tensor differs is seen to the last "
+            "bit, by how much only in its statistics; with task tensor calls can be replayed"
+        )
+    elif basis == "statistics":
         notes.append(
             "the dumps hold statistics only: single elements and errors below their noise cannot "
             "be seen; with task tensor calls can be replayed"
