@@ -163,8 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _complain(f"this command needs the package {err.name}, which is not installed here")
         return 2
-    except KeyboardInterrupt:
-        _complain("interrupted")
+    except KeyboardInterrupt as err:
+        _complain(f"interrupted; {err}" if str(err) else "interrupted")
         return 130
     except BrokenPipeError:
         # The reader of our output has seen enough, as `head` has; Python must not try again.

@@ -9,7 +9,7 @@ from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
 from tensorprobe.blame.places import short_path
 from tensorprobe.report.value_text import clean_text
 
-__all__ = ["conclusion_lines"]
+__all__ = ["conclusion_lines", "even_out"]
 
 _WIDTH = 12
 _LISTED = 4
@@ -35,7 +35,7 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
         if conclusion.verdict == "different from the start":
             for use, distance in conclusion.start.places[:_LISTED]:
                 yield _row("", f"{use.call}.{use.place}  {_distance(distance.value)}")
-            yield _row("next", _even_out(conclusion))
+            yield _row("next", even_out(conclusion))
     else:
         yield from _accused_lines(first, conclusion.span)
         for other in conclusion.accused[1:_LISTED]:
@@ -112,7 +112,8 @@ def _made(accused: Accused) -> str:
     )
 
 
-def _even_out(conclusion: Conclusion) -> str:
+def even_out(conclusion: Conclusion) -> str:
+    """Say what to do where the two runs differ from the start."""
     if conclusion.span is not None and conclusion.span.before:
         return (
             "compare what feeds and updates the model between the steps: data, optimizer, learning "

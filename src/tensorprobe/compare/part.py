@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.advise import Failure, advise, write_advice
 from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
@@ -22,16 +22,15 @@ from tensorprobe.compare.inputs import PartPair
 from tensorprobe.compare.match import Matcher
 from tensorprobe.compare.measure import DataDistance, Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
-from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
+from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, is_meaningless
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
-from tensorprobe.names import is_overwritten, is_uninitialised
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.json_table import write_json
-from tensorprobe.report.table import Cell, Fill, Table, new_report
+from tensorprobe.report.table import Cell, Fill, Table
 from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
 from tensorprobe.store import RankDump
 
@@ -123,8 +122,7 @@ class PartComparison:
         if self._options.advise:
             advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
             written.append(files.advice())
-            with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
-                f.write(str(advice).encode("utf-8", "backslashreplace"))
+            write_advice(written[-1], advice)
         return PartResult(
             self._pair.candidate.label,
             self.mode,
@@ -221,7 +219,7 @@ class PartComparison:
             if verdict == "passed":
                 tally.passed += 1
             elif verdict == "failed":
-                if tally.first_failure is None and not _is_meaningless(call.name, row):
+                if tally.first_failure is None and not is_meaningless(call.name, row):
                     name, arguments = str(row.cells[0]), self._unequal_arguments(call)
                     failure = Failure(tally.rows, name, call.name, row.state, arguments)
                     tally.first_failure = failure
@@ -340,10 +338,3 @@ def _line(call: CallRows) -> str:
         counts[row.verdict] += 1
     shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return f"{call.name}: {shown or 'no values'}"
-
-
-def _is_meaningless(call: str, row: Row) -> bool:
-    """Whether a value is memory as it was found: from `empty`, or on its way into `zero_`."""
-    if is_uninitialised(call):
-        return True
-    return row.state == "input" and is_overwritten(call) and str(row.cells[0]).endswith(".input.0")

@@ -11,12 +11,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.compare.advise import write_advice
 from tensorprobe.compare.evidence import AskWho, PartEvidence
-from tensorprobe.compare.first_difference import add_culprit, write_differences
+from tensorprobe.compare.first_difference import add_answer, write_differences
 from tensorprobe.compare.inputs import Inputs, PartPair, name_inputs, pair_parts, read_mapping
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
@@ -29,6 +31,7 @@ from tensorprobe.textfile import show_path
 __all__ = ["compare", "compare_inputs"]
 
 _LOG = logging.getLogger("tensorprobe")
+_NAMED = 16
 
 
 def compare(
@@ -121,36 +124,71 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     results: list[PartResult] = []
     nodes: dict[str, dict[str, Any]] = {}
     compared: list[tuple[str, PartEvidence]] = []
-    with collector_paused():
-        for pair in pairs:
-            files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
-            try:
-                comparison = PartComparison(pair, options)
-                results.append(comparison.run(files))
-            except ReportError:
-                raise
-            except TensorprobeError as err:
-                if len(pairs) == 1:
+    try:
+        with collector_paused():
+            for pair in pairs:
+                files = _files_of(
+                    pair, candidate, output, timestamp, names_rank=inputs.is_compare_json
+                )
+                try:
+                    comparison = PartComparison(pair, options)
+                    results.append(comparison.run(files))
+                except ReportError:
                     raise
-                problems.append(f"{pair.candidate.label} was not compared: {err}")
-                continue
-            node = _node_of(pair, candidate)
-            if comparison.node is not None:
-                nodes[node] = comparison.node
+                except TensorprobeError as err:
+                    if len(pairs) == 1:
+                        raise
+                    problems.append(f"{pair.candidate.label} was not compared: {err}")
+                    continue
+                node = _node_of(pair, candidate)
+                if comparison.node is not None:
+                    nodes[node] = comparison.node
+                if options.ask_who is not None:
+                    compared.append((node, comparison.evidence()))
+            answer = None
             if options.ask_who is not None:
-                compared.append((node, comparison.evidence()))
-        answer = None
-        if options.ask_who is not None:
-            seconds = time.process_time() - started
-            answer = options.ask_who([evidence for _, evidence in compared], seconds)
+                seconds = time.process_time() - started
+                answer = options.ask_who([evidence for _, evidence in compared], seconds)
+    except KeyboardInterrupt as err:
+        raise KeyboardInterrupt(_name_finished(pairs, results)) from err
+    if answer is not None and answer.advice:
+        results = [_advise_again(result, answer.advice) for result in results]
     extra = []
     if options.first_difference:
         extra.append(output / f"diff_analyze_{timestamp}.json")
-        if answer is not None and answer.culprit is not None:
+        if answer is not None and (answer.culprit or answer.start) is not None:
             node, evidence = compared[answer.part]
-            add_culprit(nodes, node, evidence.candidate, answer)
+            add_answer(nodes, node, evidence.candidate, answer)
         write_differences(extra[0], nodes)
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
+
+
+def _name_finished(pairs: Sequence[PartPair], results: Sequence[PartResult]) -> str:
+    """Say which ranks were compared before a user ended it; empty where there is one only."""
+    if len(pairs) == 1:
+        return ""
+    done = {result.label for result in results}
+    left = [pair.candidate.label for pair in pairs if pair.candidate.label not in done]
+    if not left:
+        return f"all {len(pairs)} ranks are compared and written; who is at fault is not known"
+    finished = f"{_name_some(sorted(done))}; their files are whole" if done else "none"
+    return f"compared: {finished}; not compared: {_name_some(left)}"
+
+
+def _name_some(labels: Sequence[str]) -> str:
+    more = len(labels) - _NAMED
+    return ", ".join(labels[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _advise_again(result: PartResult, text: str) -> PartResult:
+    """Put what is known of the fault in place of what the first failure of a rank looks like."""
+    if result.advice is None:
+        return result
+    if result.tally.first_failure is None:
+        text = f"{result.advice.text} Yet {text}"
+    advice = result.advice._replace(text=text)
+    write_advice(result.files[-1], advice)
+    return replace(result, advice=advice)
 
 
 def _files_of(
