@@ -120,9 +120,11 @@ def _answer_without_culprit(
 ) -> Answer:
     if conclusion.verdict != "different from the start":
         return Answer(tuple(lines))
+    from tensorprobe.blame.links import Use
     from tensorprobe.blame.text import even_out
 
-    use, _ = conclusion.start.places[0]
+    types = conclusion.types
+    use = conclusion.start.places[0][0] if types is None else Use(types.call, types.place)
     step = None if conclusion.span is None else conclusion.span.step
     number = next(
         number
@@ -132,7 +134,7 @@ def _answer_without_culprit(
     details = {
         "verdict": conclusion.verdict,
         "value": use.place,
-        "kind": conclusion.start.kind,
+        "kind": conclusion.start.kind if types is None else "types",
         "explanation": conclusion.summary,
     }
     advice = f"{conclusion.summary}; {even_out(conclusion)}."

@@ -27,6 +27,7 @@ from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
+from tensorprobe.blame.type_change import TypeChange, find_type_change
 from tensorprobe.blame.walk import TF32, Walk
 from tensorprobe.compare.measure import DataDistance
 from tensorprobe.errors import RebuildError
@@ -106,6 +107,7 @@ class RankAnalysis:
         left_out: how many calls were not looked at.
         is_cut_short: whether the time ended before everything was replayed that leaves a doubt.
         is_quick: whether only doubts were to be replayed.
+        types: which results are of other floating-point types; None if none is.
     """
 
     candidate: Side
@@ -122,6 +124,7 @@ class RankAnalysis:
     left_out: int = 0
     is_cut_short: bool = False
     is_quick: bool = False
+    types: TypeChange | None = None
 
     @property
     def has_checksums(self) -> bool:
@@ -192,6 +195,7 @@ def analyse_rank(
         left_out,
         replays.is_cut_short,
         effort.settles_doubts,
+        find_type_change(pairs, agreements),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.records import Frame
 
 __all__ = ["Accused", "Conclusion", "Confidence", "StepSpan", "Verdict"]
@@ -146,6 +147,8 @@ class Conclusion:
         span: which step this is about, where there are several.
         left_out: how many calls were not looked at, because there was no time.
         is_cut_short: whether the time ended before every doubt was settled.
+        types: in which types the candidate computes where the reference computes in others; None
+            where both compute in the same.
     """
 
     culprit: str | None
@@ -164,6 +167,7 @@ class Conclusion:
     span: StepSpan | None = None
     left_out: int = 0
     is_cut_short: bool = False
+    types: TypeChange | None = None
 
     @property
     def first(self) -> Accused | None:
@@ -190,6 +194,15 @@ class Conclusion:
                     {"value": f"{use.call}.{use.place}", "distance": _number(distance.value)}
                     for use, distance in self.start.places
                 ],
+            },
+            "types": None
+            if self.types is None
+            else {
+                "candidate": self.types.candidate,
+                "reference": self.types.reference,
+                "calls": self.types.calls,
+                "compared": self.types.compared,
+                "first": f"{self.types.call}.{self.types.place}",
             },
             "basis": self.basis,
             "steps": [] if self.span is None else list(self.span.steps),

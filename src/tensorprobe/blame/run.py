@@ -22,6 +22,7 @@ from tensorprobe.blame.order import forward_name
 from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
@@ -134,7 +135,9 @@ def investigate_parts(
         ]
         ordered = order_suspects(analyses)
         # What went wrong in one step is the input of the next.
-        has_answer = ordered or any(analysis.start.kind != "none" for analysis in analyses)
+        has_answer = ordered or any(
+            analysis.start.kind != "none" or _works_otherwise(analysis) for analysis in analyses
+        )
         if has_answer or number == len(steps) - 1:
             span = StepSpan(step, tuple(steps)) if len(steps) > 1 else None
             return Investigation(_conclude(analyses, ordered, top, before, span), ordered)
@@ -161,6 +164,11 @@ class Passed:
         )
 
 
+def _works_otherwise(analysis: RankAnalysis) -> bool:
+    """Whether the candidate computes in other types than the reference."""
+    return analysis.types is not None and analysis.types.is_general
+
+
 def _common_calls(analysis: RankAnalysis) -> int:
     return sum(pair.candidate is not None and pair.reference is not None for pair in analysis.pairs)
 
@@ -173,7 +181,8 @@ def _conclude(
     span: StepSpan | None,
 ) -> Conclusion:
     start = max((analysis.start for analysis in analyses), key=lambda s: _GRAVITY[s.kind])
-    differs_from_start = start.kind in ("data", "weights")
+    types = next((analysis.types for analysis in analyses if _works_otherwise(analysis)), None)
+    differs_from_start = start.kind in ("data", "weights") or types is not None
     # A replay starts from a run's own inputs, so it stands however much they differ.
     usable = [
         entry for entry in ordered if not differs_from_start or entry.suspect.basis == "replay"
@@ -190,7 +199,7 @@ def _conclude(
     return Conclusion(
         culprit,
         verdict,
-        _summarise(verdict, accused, start, total, span, basis),
+        _summarise(verdict, accused, start, types, total, span, basis),
         accused,
         start,
         basis,
@@ -204,6 +213,7 @@ def _conclude(
         span,
         sum(analysis.left_out for analysis in analyses),
         any(analysis.is_cut_short for analysis in analyses),
+        types,
     )
 
 
@@ -226,6 +236,7 @@ def _summarise(
     verdict: Verdict,
     accused: Sequence[Accused],
     start: StartDifferences,
+    types: TypeChange | None,
     total: Passed,
     span: StepSpan | None,
     basis: str,
@@ -235,6 +246,8 @@ def _summarise(
         where = "" if first.rank is None else f" on rank {first.rank}"
         where += "" if span is None else f" in step {span.step}"
         return f"{first.call}{where}: {first.cause.text}"
+    if verdict == "different from the start" and types is not None:
+        return f"{types}; no operation is at fault for that"
     if verdict == "different from the start":
         use, distance = start.places[0]
         what = "the data" if start.kind == "data" else "the weights"
@@ -365,6 +378,9 @@ def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
             f"all {family} of {dtype} of the candidate work with fewer bits than {dtype} has "
             "(such as TF32): taken as the way the run works, not as a fault"
         )
+    few = next((a.types for a in analyses if a.types and not a.types.is_general), None)
+    if few is not None:
+        notes.append(str(few))
     if basis == "statistics" and all(analysis.has_checksums for analysis in analyses):
         notes.append(
             "the dumps hold statistics and checksums: that a tensor differs is seen to the last "

@@ -23,8 +23,10 @@ def conclusion_lines(conclusion: Conclusion) -> Iterator[str]:
 
 def _lines(conclusion: Conclusion) -> Iterator[str]:
     first = conclusion.first
-    if conclusion.start.kind in ("data", "weights") and first is not None:
-        yield _row("first", f"{_start_text(conclusion)}")
+    if conclusion.types is not None and first is not None:
+        yield _row("first", str(conclusion.types))
+    if conclusion.start.kind in ("data", "weights") and (first or conclusion.types) is not None:
+        yield _row("first", _start_text(conclusion))
     if first is None:
         yield _row("verdict", conclusion.summary)
         if conclusion.closest is not None and conclusion.verdict == "noise":
@@ -33,7 +35,8 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
                 "closest", f"{name}, at {times:.2g} times what rounding explains (10 is a fault)"
             )
         if conclusion.verdict == "different from the start":
-            for use, distance in conclusion.start.places[:_LISTED]:
+            places = conclusion.start.places if conclusion.start.kind != "state" else ()
+            for use, distance in places[:_LISTED]:
                 yield _row("", f"{use.call}.{use.place}  {_distance(distance.value)}")
             yield _row("next", even_out(conclusion))
     else:
@@ -119,6 +122,8 @@ def even_out(conclusion: Conclusion) -> str:
             "compare what feeds and updates the model between the steps: data, optimizer, learning "
             "rate, clipping, loss scale"
         )
+    if conclusion.types is not None:
+        return "run both in the same types (autocast, half(), bfloat16(), to()), then capture again"
     return "give both runs the same data, seed and weights, then capture again"
 
 
