@@ -117,7 +117,7 @@ class Judge:
         lines = [*conclusion_lines(conclusion), *self._more(conclusion)]
         first = conclusion.first
         if first is None:
-            return Answer(tuple(lines), conclusion.verdict == "different from the start")
+            return _answer_without_culprit(conclusion, lines, parts)
         details = {
             "rank": first.rank,
             "step": first.step,
@@ -133,7 +133,8 @@ class Judge:
         ]
         dump = dumps[calls.index((first.call, first.rank))]
         part = [part.candidate for part in parts].index(dump)
-        return Answer(tuple(lines), True, first.call, part, details)
+        advice = f"{conclusion.summary}; {first.cause.advice}."
+        return Answer(tuple(lines), True, first.call, part, details, advice=advice)
 
     def _more(self, conclusion: Conclusion) -> list[str]:
         """Say how to learn more than there was time for."""
@@ -149,9 +150,33 @@ class Judge:
         elif not _is_unproved(conclusion):
             return []
         command = ("tensorprobe", "blame", *self._paths)
-        if len(self._paths) == 1:
-            command = ("tensorprobe", "compare", *self._paths, "--blame")
         return [f"{'more':<12}{why}{shlex.join(command)}"]
+
+
+def _answer_without_culprit(
+    conclusion: Conclusion, lines: Sequence[str], parts: Sequence[PartEvidence]
+) -> Answer:
+    if conclusion.verdict != "different from the start":
+        return Answer(tuple(lines))
+    from tensorprobe.blame.links import Use
+    from tensorprobe.blame.text import even_out
+
+    types = conclusion.types
+    use = conclusion.start.places[0][0] if types is None else Use(types.call, types.place)
+    step = None if conclusion.span is None else conclusion.span.step
+    number = next(
+        number
+        for number, part in enumerate(parts)
+        if use.call in part.candidate and (step is None or part.candidate.info.step == step)
+    )
+    details = {
+        "verdict": conclusion.verdict,
+        "value": use.place,
+        "kind": conclusion.start.kind if types is None else "types",
+        "explanation": conclusion.summary,
+    }
+    advice = f"{conclusion.summary}; {even_out(conclusion)}."
+    return Answer(tuple(lines), True, None, number, details, use.call, advice)
 
 
 def _is_unproved(conclusion: Conclusion) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, SavedValue, parse_call
+from tensorprobe.report.table import new_report
 
-__all__ = ["Advice", "Failure", "advise", "by_the_table"]
+__all__ = ["Advice", "Failure", "advise", "by_the_table", "write_advice"]
 
 # Operations that add in an order of their own on accelerators: two runs of one machine may differ.
 _NONDETERMINISTIC = (
@@ -82,6 +84,12 @@ class Advice(NamedTuple):
 
     def __str__(self) -> str:
         return f"Line: {self.line}\nSuspect Nodes: {self.node}\nExpert Advice: {self.text}\n"
+
+
+def write_advice(path: Path, advice: Advice) -> None:
+    """Write the advice into a file of its own, in place of an earlier one."""
+    with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
+        file.write(str(advice).encode("utf-8", "backslashreplace"))
 
 
 def advise(failure: Failure | None, *, unmatched: Sequence[str] = ()) -> Advice:

@@ -16,7 +16,7 @@ from tensorprobe.store import Dump, RankDump
 from tensorprobe.store.locate import place_of
 from tensorprobe.textfile import read_json, read_yaml, show_path
 
-__all__ = ["Inputs", "PartPair", "pair_parts", "read_inputs", "read_mapping"]
+__all__ = ["Inputs", "PartPair", "name_inputs", "pair_parts", "read_inputs", "read_mapping"]
 
 # Each field under the names that it had over the years, the newest first.
 _FIELDS = {
@@ -65,6 +65,22 @@ class Inputs:
         if self.stack is None or self.candidate.is_dir():
             return None
         return bool(is_asked)
+
+
+def name_inputs(
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None,
+) -> Inputs:
+    """Return the two dumps that are meant: given by both paths, or by a compare.json alone.
+
+    Raises:
+        ConfigError: as `read_inputs`, or a reference is given beside the fields of a compare.json.
+    """
+    if reference is None:
+        return read_inputs(candidate)
+    if isinstance(candidate, Mapping):
+        raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
+    return Inputs(Path(candidate), Path(reference))
 
 
 def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.advise import Failure, advise, by_the_table
+from tensorprobe.compare.advise import Failure, advise, by_the_table, write_advice
 from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
@@ -23,16 +23,16 @@ from tensorprobe.compare.inputs import PartPair
 from tensorprobe.compare.match import Matcher
 from tensorprobe.compare.measure import DataDistance, Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
-from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
+from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row, is_meaningless
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
-from tensorprobe.names import is_filled_later, is_overwritten, is_uninitialised
+from tensorprobe.names import is_filled_later
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.json_table import write_json
-from tensorprobe.report.table import Cell, Fill, Table, new_report
+from tensorprobe.report.table import Cell, Fill, Table
 from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
@@ -129,7 +129,6 @@ class PartComparison:
         self._differences: FirstDifference | None = None
         self._last_unmatched: str | None = None
         # Of gradients that stand where the run came forward, for want of another.
-        self._late_failure: Failure | None = None
         self._late_unlike: str | None = None
         self._first_unlike: str | None = None
         self._distances: Mapping[tuple[str, str], DataDistance] = {}
@@ -141,9 +140,7 @@ class PartComparison:
         if self._options.advise:
             advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
             written.append(files.advice())
-            with new_report(written[-1]) as descriptor, open(descriptor, "wb", closefd=False) as f:
-                shown = by_the_table(advice, self._late_failure)
-                f.write(str(shown).encode("utf-8", "backslashreplace"))
+            write_advice(written[-1], by_the_table(advice, self.tally.late_failure))
         return PartResult(
             self._pair.candidate.label,
             self.mode,
@@ -224,7 +221,7 @@ class PartComparison:
             for row in call.rows:
                 yield row.cells
         if tally.first_failure is None:
-            tally.first_failure = self._late_failure
+            tally.first_failure = tally.late_failure
 
     def _unmatched_before(self) -> list[str]:
         """Name the last call before the first failure that only one run has, of each run."""
@@ -242,7 +239,7 @@ class PartComparison:
             if verdict == "passed":
                 tally.passed += 1
             elif verdict == "failed":
-                if tally.first_failure is None and not _is_meaningless(call.name, row):
+                if tally.first_failure is None and not is_meaningless(call.name, row):
                     self._note_failure(call, row)
                 tally.failed += 1
             elif verdict == "open":
@@ -257,8 +254,8 @@ class PartComparison:
     def _note_failure(self, call: CallRows, row: Row) -> None:
         if not is_filled_later(call.name):
             self.tally.first_failure = self._failure(call, row)
-        elif self._late_failure is None:
-            self._late_failure = self._failure(call, row)
+        elif self.tally.late_failure is None:
+            self.tally.late_failure = self._failure(call, row)
 
     def _failure(self, call: CallRows, row: Row) -> Failure:
         arguments = self._unequal_arguments(call)
@@ -384,10 +381,3 @@ def _line(call: CallRows) -> str:
         counts[row.verdict] += 1
     shown = ", ".join(f"{count} {_WORDS[verdict]}" for verdict, count in counts.items() if count)
     return f"{call.name}: {shown or 'no values'}"
-
-
-def _is_meaningless(call: str, row: Row) -> bool:
-    """Whether a value is memory as it was found: from `empty`, or on its way into `zero_`."""
-    if is_uninitialised(call):
-        return True
-    return row.state == "input" and is_overwritten(call) and str(row.cells[0]).endswith(".input.0")

@@ -24,6 +24,7 @@ class Tally:
         open: values of which nothing can be said, such as those without data.
         unmatched: values of the candidate without a partner.
         first_failure: the first row that fails, in the order in which the values were made.
+        late_failure: the first failing gradient that stands where the run came forward.
     """
 
     rows: int = 0
@@ -32,6 +33,7 @@ class Tally:
     open: int = 0
     unmatched: int = 0
     first_failure: Failure | None = None
+    late_failure: Failure | None = None
 
     @property
     def compared(self) -> int:
