@@ -15,7 +15,7 @@ their own they decide nothing in a half precision: two neighbouring bfloat16 num
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,11 +32,11 @@ class Runs:
     """Runs of the reference that rounding moved.
 
     Attributes:
-        make: returns the output of each; asked only when needed.
+        make: returns the output of each; asked only when needed, for one after the other.
         may_drift: whether a result may be larger or smaller as a whole if these are.
     """
 
-    make: Callable[[], Sequence[torch.Tensor | None]]
+    make: Callable[[], Iterable[torch.Tensor | None]]
     may_drift: bool = True
 
 
@@ -312,13 +312,13 @@ def _is_noise(
 def _growing(
     noise: Sequence[Runs], reference: torch.Tensor
 ) -> Iterator[tuple[list[torch.Tensor], bool]]:
-    """Yield the noisy runs, and again together with each further kind of them."""
+    """Yield the first noisy run, and again together with each further one."""
     same: list[torch.Tensor] = []
     for runs in noise:
-        more = [run for run in runs.make() if run is not None and run.shape == reference.shape]
-        if more:
-            same += more
-            yield same, runs.may_drift
+        for run in runs.make():
+            if run is not None and run.shape == reference.shape:
+                same.append(run)
+                yield same, runs.may_drift
 
 
 def _place_of(differs: torch.Tensor) -> list[int]:
