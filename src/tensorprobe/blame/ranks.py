@@ -43,8 +43,17 @@ def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
             place = places[index][suspect.position]
             entries.append(((clocks[index][suspect.position], place), index, suspect))
     entries.sort(key=lambda entry: entry[0])
+    received = [
+        (index, rank, _last_received(analysis, clocks[index]))
+        for index, analysis in enumerate(analyses)
+        if (rank := analysis.candidate.part.info.rank) is not None
+    ]
     return [
-        RankSuspect(analyses[index], suspect, _receivers(clock[0], index, analyses, clocks))
+        RankSuspect(
+            analyses[index],
+            suspect,
+            tuple(rank for other, rank, last in received if other != index and last >= clock[0]),
+        )
         for clock, index, suspect in entries
     ]
 
@@ -122,20 +131,11 @@ def _is_off(distance: float, dtype: str) -> bool:
     return math.isnan(distance) or distance > 256 * 2.0 ** -significant_bits(dtype)
 
 
-def _receivers(
-    passed: int, sender: int, analyses: Sequence[RankAnalysis], clocks: Sequence[Sequence[int]]
-) -> tuple[int, ...]:
-    """Return the ranks whose first bad value came out of a collective after that moment."""
-    found = []
-    for index, analysis in enumerate(analyses):
-        rank = analysis.candidate.part.info.rank
-        if index == sender or rank is None:
-            continue
-        for pair in analysis.pairs:
-            if not _is_collective(pair.name) or clocks[index][pair.position] < passed:
-                continue
+def _last_received(analysis: RankAnalysis, clock: Sequence[int]) -> int:
+    """Return when a rank last got a bad value out of a collective; -1: never."""
+    for pair in reversed(analysis.pairs):
+        if _is_collective(pair.name):
             outputs = analysis.agreements[pair.name].outputs
             if any(_is_off(d.value, d.candidate.dtype) for d in outputs):
-                found.append(rank)
-                break
-    return tuple(found)
+                return clock[pair.position]
+    return -1
