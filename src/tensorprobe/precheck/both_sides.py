@@ -33,7 +33,7 @@ from tensorprobe.precheck.precision import (
     with_own_epsilon,
 )
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
-from tensorprobe.precheck.recorded import tensor_values, wants_gradients
+from tensorprobe.precheck.recorded import dict_places, tensor_values, wants_gradients
 from tensorprobe.precheck.side import Side, run_backward, run_forward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
@@ -176,7 +176,7 @@ class BothSides:
         except REFUSALS as err:
             is_final = self.copies_leaves or not self._wants_gradients
             if is_final or not isinstance(err, RuntimeError):
-                raise CannotJudgeError(_refusal("the device", err)) from err
+                raise CannotJudgeError(self._refusal("the device", err)) from err
         # Perhaps it writes into a leaf, which only a copy allows.
         self.copies_leaves = True
         return self._try_candidate()
@@ -234,7 +234,7 @@ class BothSides:
             with self.watch.phase("prepare"):
                 return self.reference()
         except REFUSALS as err:
-            raise CannotJudgeError(_refusal("the CPU", err)) from err
+            raise CannotJudgeError(self._refusal("the CPU", err)) from err
 
     def draw_again(self) -> Side:
         """Make a random call on the CPU in the recorded dtype, with other random numbers.
@@ -303,12 +303,12 @@ class BothSides:
                 timed = self.watch.phase("device")
                 run_backward(candidate, on_device, self.device, timed)
         except (RuntimeError, ValueError) as err:
-            return _refusal("backward: the device", err)
+            return self._refusal("backward: the device", err)
         try:
             with self.watch.phase("prepare"):
                 self.send_back(reference)
         except (RuntimeError, ValueError) as err:
-            return _refusal("backward: the CPU", err)
+            return self._refusal("backward: the CPU", err)
         return ""
 
     def send_back(self, side: Side, noise: Noise | None = None) -> None:
@@ -351,6 +351,20 @@ class BothSides:
             plain.function, map_leaves(plain.args, changed), map_leaves(plain.kwargs, changed)
         )
 
+    def _refusal(self, who: str, err: Exception) -> str:
+        """Say why there is no result, and what of the call may have been lost in the dump."""
+        text = " ".join(str(err).split())
+        short = text if len(text) <= 300 else text[:300] + "…"
+        refusal = f"{who} refuses the call: {type(err).__name__}: {short}"
+        if "out of bounds for storage" in text:
+            return (
+                f"the dump holds the elements of a view, and the call looks beyond them; {refusal}"
+            )
+        lost = dict_places(self._record)
+        if lost and not isinstance(err, NotImplementedError):
+            return f"the dump holds {' and '.join(lost)} as a dict, whatever it was; {refusal}"
+        return refusal
+
     def _leaf_flags(self, base: Sequence[torch.Tensor]) -> list[bool]:
         return [
             self._wants_gradients
@@ -362,9 +376,3 @@ class BothSides:
 
 def _as_leaf(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
     return tensor.detach().requires_grad_(is_wanted)
-
-
-def _refusal(who: str, err: Exception) -> str:
-    text = " ".join(str(err).split())
-    short = text if len(text) <= 300 else text[:300] + "…"
-    return f"{who} refuses the call: {type(err).__name__}: {short}"

@@ -185,6 +185,8 @@ class _Check:
         back: Verdict | None = "SKIP" if message else None
         if backward:
             back = worst_verdict([output.judgement.verdict for output in backward])
+            if back == "SKIP":
+                message = f"{backward[0].place}: {backward[0].judgement.message}"
         return CheckedCall(
             worst_verdict([output.judgement.verdict for output in forward]),
             back,

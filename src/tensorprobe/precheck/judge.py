@@ -2,7 +2,7 @@
 
     equal ─► pass
     within the tolerance of its dtype and reduction length ─► pass
-    else: no element further off than the next number of its dtype ─► warning
+    else: no element further off than the next number of its dtype, towards it ─► warning
     else: as sums that are kept in a half would be, and not larger or smaller as a whole ─► warning
     else: as far off as rounding noise moves the precise result ─► warning, else error
 
@@ -70,6 +70,8 @@ _MOST_ROUNDINGS = 64.0
 # Sums of halves are kept in float32.
 _SUM_UNIT = 2.0**-24
 _WIDEST = 2e-4
+# Each rounding moves a number by half a step at most; a result and what it is made of are rounded.
+_TWO_ROUNDINGS = 1.0
 # How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
 _OWN_SUM = 0.6
 _MOST_OWN_SUM = 12.0
@@ -174,7 +176,8 @@ def judge_output(
         within = f"{missed}, which rounding in {dtype} explains" if missed else ""
         return judgement("pass", within)
     why = _describe_excess(dtype, numbers, limit, length)
-    if numbers.ulp_max is not None and numbers.ulp_max <= 1 and numbers.distance is not None:
+    is_next = numbers.ulp_max is not None and numbers.ulp_max <= 1 and numbers.distance is not None
+    if is_next and _is_rounded_twice(candidate, reference):
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
     if _is_own_sum(dtype, numbers, length, is_gradient=is_gradient):
@@ -224,6 +227,23 @@ def _excess(numbers: OutputNumbers, limit: float) -> float:
     if numbers.distance is None:
         return math.inf
     return max(numbers.distance / limit, numbers.worst / (_ELEMENT * limit))
+
+
+def _is_rounded_twice(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Whether each element is as near to the precise one as two roundings leave it.
+
+    That is the next number of its dtype where the precise one lies towards it. Where it lies on the
+    other side, the next number is off by more: in bfloat16 by one per cent.
+    """
+    limits = torch.finfo(candidate.dtype)
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    truth, ours = reference.to(wide), candidate.to(wide)
+    if truth.is_complex():
+        truth, ours = torch.view_as_real(truth), torch.view_as_real(ours)
+    step = torch.exp2(torch.frexp(truth).exponent.double() - 1).mul_(limits.eps)
+    step.clamp_(min=limits.smallest_normal * limits.eps)
+    is_off = (ours - truth).abs() > _TWO_ROUNDINGS * step
+    return not bool((is_off & torch.isfinite(truth) & torch.isfinite(ours)).any())
 
 
 def _is_own_sum(

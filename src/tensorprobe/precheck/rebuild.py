@@ -144,6 +144,10 @@ def import_modules(names: tuple[str, ...]) -> None:
             ) from err
 
 
+# Of these tensors a dump has the numbers and not where they stood.
+_WITHOUT_PLACES = ("sparse_", "nested ")
+
+
 class _Builder:
     """Turns values into arguments.
 
@@ -165,6 +169,8 @@ class _Builder:
         match value:
             case None:
                 return None
+            case TensorValue(form=str(form)) if form.startswith(_WITHOUT_PLACES):
+                raise RebuildError(f"the dump holds only the values of {place}, which was {form}")
             case TensorValue():
                 return self._load(value)
             case ScalarValue():
