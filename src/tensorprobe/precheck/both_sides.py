@@ -37,6 +37,7 @@ from tensorprobe.precheck.recorded import dict_places, tensor_values, wants_grad
 from tensorprobe.precheck.side import Side, run_backward, run_forward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.summary.host import send
 
 __all__ = ["REFUSALS", "BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "Noise"]
 
@@ -185,7 +186,7 @@ class BothSides:
         """Make the call as recorded, whatever becomes of it."""
         base = self.inputs()
         tensors = [
-            _as_leaf(tensor.to(device, copy=self._writes_unseen), is_wanted)
+            _as_leaf(self._place(tensor, device), is_wanted)
             for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True)
         ]
         around: AbstractContextManager[Any] | None = None
@@ -201,6 +202,10 @@ class BothSides:
             around=around,
             timed=self.watch.phase("device"),
         )
+
+    def _place(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        is_here = device.type == tensor.device.type
+        return tensor.to(device, copy=self._writes_unseen) if is_here else send(tensor, device)
 
     def _choose_precision(self, candidate: Side) -> None:
         plain = self.plain
@@ -299,7 +304,7 @@ class BothSides:
             self.sent = tuple(self._gradients_for(candidate.outputs))
         try:
             with self.watch.phase("prepare"):
-                on_device = [None if g is None else g.to(self.device) for g in self.sent]
+                on_device = [None if g is None else send(g, self.device) for g in self.sent]
                 timed = self.watch.phase("device")
                 run_backward(candidate, on_device, self.device, timed)
         except (RuntimeError, ValueError) as err:

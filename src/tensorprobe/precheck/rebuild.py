@@ -101,20 +101,19 @@ def rebuild_call(
     return RebuiltCall(function, args, kwargs)
 
 
-def load_tensor(part: RankDump, value: TensorValue, *, pins: bool = False) -> torch.Tensor:
+def load_tensor(part: RankDump, value: TensorValue) -> torch.Tensor:
     """Return the recorded data of a tensor on the CPU, bit for bit in its own dtype.
 
     Args:
         part: the dump.
         value: which tensor.
-        pins: whether large ones go where CUDA reads them fastest.
 
     Raises:
         RebuildError: there is no data, or it cannot be read; the message is the reason.
     """
     try:
         data = part.load(value)
-        tensor = from_host(data, pins=pins)
+        tensor = from_host(data)
     except (DumpError, TypeError) as err:
         raise RebuildError(str(err)) from err
     if str(tensor.dtype) != value.dtype:
