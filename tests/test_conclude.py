@@ -35,10 +35,6 @@ def test_a_small_comparison_begins_with_its_conclusion(
     text = capsys.readouterr().out
     assert text.startswith("culprit     Functional.layer_norm.0.forward.output.0\n")
     assert "values compared by real data" in text
-    # The file of the advice keeps it, behind what the older tools' files hold.
-    (file,) = (tmp_path / "o").glob("advisor*")
-    first, second = file.read_text().split("\n\n")
-    assert first.startswith("Line: ") and second == text.split("\n\n")[0] + "\n"
 
 
 @pytest.mark.parametrize("option", ["--no-blame", "--no-advice"])
@@ -64,9 +60,11 @@ def test_runs_that_agree_need_nothing_that_blames(tmp_path: Path, pair: tuple[st
 FIRST = "Functional.gelu.0.forward"
 
 
-def write(folder: Path, changed: dict[int, float], *, calls: int = 3000) -> Path:
+def write(
+    folder: Path, changed: dict[int, float], *, calls: int = 3000, rank: int | None = None
+) -> Path:
     """Write statistics of many calls in a row, some of whose results are off."""
-    with DumpWriter(folder, DumpInfo(step=0, level="L1")) as writer:
+    with DumpWriter(folder, DumpInfo(step=0, rank=rank, level="L1")) as writer:
         size = 1.0
         for number in range(calls):
             given, size = size, (1 + number % 7) * changed.get(number, 1.0)
@@ -94,6 +92,18 @@ def test_a_large_comparison_looks_from_the_first_difference_on(
     text = capsys.readouterr().out
     assert text.startswith("culprit     Functional.gelu.2500.forward.output.0\n")
     assert "\nseen        500 calls" in text
+
+
+def test_of_several_ranks_the_earliest_is_named_wherever_their_differences_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conclude, "_FIRST_LOOK", 0.0)
+    for rank, number in enumerate((2500, 2200, 2600)):
+        for side, changed in (("a", {number: 1.02}), ("b", {})):
+            write(tmp_path / side / "step0" / f"rank{rank}", changed, rank=rank)
+    assert compare((str(tmp_path / "a"), str(tmp_path / "b")), tmp_path) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("culprit     Functional.gelu.2200.forward.output.0  (rank 1)\n")
 
 
 def test_it_looks_further_while_all_is_noise(

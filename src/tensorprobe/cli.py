@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tensorprobe._version import __version__
-from tensorprobe.errors import TensorprobeError
+from tensorprobe.errors import ConfigError, TensorprobeError
 
 __all__ = ["complain", "main", "run"]
 
@@ -95,6 +95,7 @@ examples:
   tensorprobe blame dump_npu/step0/rank0 dump_gpu/step0/rank0 --json
   tensorprobe blame dump_npu/ dump_gpu/ --repro proof/ && python proof/repro.py npu
   tensorprobe blame dump_npu/ dump_gpu/ --top 10
+  tensorprobe blame compare.json                    a file that names both, of the older tools
 
 The culprit is the first call, in the order of the run, whose result is off by more than rounding
 and its inputs explain. With real data (task tensor) calls are replayed in float64; with statistics
@@ -162,8 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(f"this command needs the package {err.name}, which is not installed here")
         return 2
-    except KeyboardInterrupt:
-        complain("interrupted")
+    except KeyboardInterrupt as err:
+        complain(f"interrupted; {err}" if str(err) else "interrupted")
         return 130
     except BrokenPipeError:
         # The reader of our output has seen enough, as `head` has; Python must not try again.
@@ -239,8 +240,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_BLAME_EXAMPLES,
         formatter_class=formatter,
     )
-    blame.add_argument("candidate", metavar="CANDIDATE", help="the dump of the run under test")
-    blame.add_argument("reference", metavar="REFERENCE", help="the dump of the run to trust")
+    blame.add_argument(
+        "candidate", metavar="CANDIDATE", help="the run under test, or a compare.json"
+    )
+    blame.add_argument(
+        "reference", metavar="REFERENCE", nargs="?", help="the dump of the run to trust"
+    )
     blame.add_argument("--json", action="store_true", help="one JSON object")
     blame.add_argument(
         "--repro", metavar="DIR", help="write a script that shows the fault with torch alone"
@@ -326,7 +331,7 @@ def _add_compare(
         help="show call stacks also if compare.json names their file",
     )
     add("--format", metavar="xlsx,csv,json", default="xlsx", help="what to write (xlsx)")
-    add("--jobs", metavar="N", type=int, default=0, help="threads; 0: one per core")
+    add("--jobs", metavar="N", type=int, help="threads (one per core)")
     compare.set_defaults(run=_compare)
 
 
@@ -450,6 +455,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         from tensorprobe.compare.command import compare_dumps
         from tensorprobe.conclude import judge_for
 
+    jobs = arguments.jobs
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}, wanted 1 or more; without it, one thread per core")
     judge = judge_for(
         arguments.candidate,
         arguments.reference,
@@ -469,7 +477,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         first_difference=arguments.first_diff,
         stack=False if arguments.no_stack else True if arguments.stack else None,
         formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
-        jobs=arguments.jobs,
+        jobs=jobs or 0,
         ask_who=judge,
     )
 
@@ -517,7 +525,7 @@ def _blame(arguments: argparse.Namespace) -> int:
     return blame_dumps(
         arguments.candidate,
         arguments.reference,
-        top=max(1, arguments.top),
+        top=arguments.top,
         repro=arguments.repro,
         as_json=arguments.json,
     )

@@ -125,7 +125,7 @@ class Judge:
         lines = [*conclusion_lines(conclusion), *self._more(conclusion)]
         first = conclusion.first
         if first is None:
-            return Answer(tuple(lines), conclusion.verdict == "different from the start")
+            return _answer_without_culprit(conclusion, lines, parts)
         details = {
             "rank": first.rank,
             "step": first.step,
@@ -141,7 +141,8 @@ class Judge:
         ]
         dump = dumps[calls.index((first.call, first.rank))]
         part = [part.candidate for part in parts].index(dump)
-        return Answer(tuple(lines), True, first.call, part, details)
+        advice = f"{conclusion.summary}; {first.cause.advice}."
+        return Answer(tuple(lines), True, first.call, part, details, advice=advice)
 
     def _more(self, conclusion: Conclusion) -> list[str]:
         """Say how to learn more than there was time for."""
@@ -157,8 +158,6 @@ class Judge:
         elif not _is_unproved(conclusion):
             return []
         command = ("tensorprobe", "blame", *self._paths)
-        if len(self._paths) == 1:
-            command = ("tensorprobe", "compare", *self._paths, "--blame")
         return [f"{'more':<12}{why}{shlex.join(command)}"]
 
 
@@ -173,23 +172,49 @@ def _first_saved(parts: Sequence[PartEvidence]) -> Answer:
     first = str(part.first_unlike)
     forward = [name for name in part.candidate.names if not is_filled_later(name)]
     if first not in forward:
-        lines.append(
-            f"{'next':<12}all that was saved forward agrees: see the backward pass behind it"
-        )
+        advice = "all that was saved forward agrees: see the backward pass behind it"
     elif first == forward[0]:
-        lines.append(f"{'next':<12}nothing was saved before it: see what it is computed from")
+        advice = "nothing was saved before it: see what it is computed from"
     else:
         before = forward[forward.index(first) - 1]
-        lines.append(f"{'next':<12}see what is computed between {before}, which agrees, and it")
+        advice = f"see what is computed between {before}, which agrees, and it"
+    lines.append(f"{'next':<12}{advice}")
     lines += [_line("also", part, not is_one) for part in located[1:_LISTED]]
     if len(located) > _LISTED:
         lines.append(f"{'also':<12}{len(located) - _LISTED} more ranks and steps")
-    return Answer(tuple(lines), is_settled=True)
+    sentence = f"{first} is the first saved value that differs; {advice}."
+    return Answer(tuple(lines), is_settled=True, advice=sentence)
 
 
 def _line(label: str, part: PartEvidence, where: bool, text: str = "") -> str:
     place = f" ({part.candidate.label})" if where else ""
     return f"{label:<12}{part.first_unlike}{place}{text}"
+
+
+def _answer_without_culprit(
+    conclusion: Conclusion, lines: Sequence[str], parts: Sequence[PartEvidence]
+) -> Answer:
+    if conclusion.verdict != "different from the start":
+        return Answer(tuple(lines))
+    from tensorprobe.blame.links import Use
+    from tensorprobe.blame.text import even_out
+
+    types = conclusion.types
+    use = conclusion.start.places[0][0] if types is None else Use(types.call, types.place)
+    step = None if conclusion.span is None else conclusion.span.step
+    number = next(
+        number
+        for number, part in enumerate(parts)
+        if use.call in part.candidate and (step is None or part.candidate.info.step == step)
+    )
+    details = {
+        "verdict": conclusion.verdict,
+        "value": use.place,
+        "kind": conclusion.start.kind if types is None else "types",
+        "explanation": conclusion.summary,
+    }
+    advice = f"{conclusion.summary}; {even_out(conclusion)}."
+    return Answer(tuple(lines), True, None, number, details, use.call, advice)
 
 
 def _is_unproved(conclusion: Conclusion) -> bool:

@@ -16,6 +16,7 @@ from tensorprobe.dtypes import DTYPES
 from tensorprobe.records import TensorValue
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.summary.checksum import ChecksumQueue
+from tensorprobe.summary.host import fetch, send
 from tensorprobe.summary.statistics import StatisticsQueue
 
 pytestmark = [
@@ -231,3 +232,17 @@ def test_a_captured_step_keeps_the_data_that_each_call_saw(tmp_path: Path) -> No
         leaf.value for call in part for leaf in call.leaves() if isinstance(leaf.value, TensorValue)
     ]
     assert values and all(value.data_name is not None for value in values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+@pytest.mark.parametrize("rows", [3, 1 << 10, (1 << 15) + 3])
+def test_tensors_of_all_sizes_go_to_the_device_and_come_back(dtype: torch.dtype, rows: int) -> None:
+    torch.manual_seed(0)
+    values = (torch.randn(rows, 1027) * 3).to(dtype)
+    there = send(values, torch.device("cuda"))
+    assert there.is_cuda and torch.equal(there.cpu(), values)
+    assert torch.equal(fetch(there), values)
+    assert torch.equal(fetch(there.t()), values.t())
+    assert torch.equal(send(values.t(), torch.device("cuda")).cpu(), values.t())
+    if dtype.is_complex:
+        assert torch.equal(fetch(there.conj()), values.conj().resolve_conj())

@@ -52,6 +52,24 @@ def test_the_summary_says_what_came_out(
     assert {file.suffix for file in out.iterdir()} == {".csv", ".json", ".txt"}
 
 
+def test_of_many_ranks_those_are_shown_that_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(12):
+        for side in ("a", "b"):
+            number = 9.0 if (side, rank) == ("a", 7) else 1.0
+            calls = [call(RELU, [tensor(1.0)], [tensor(number)])]
+            write_dump(tmp_path / side / "step0" / f"rank{rank}", calls)
+    pair = str(tmp_path / "a" / "step0"), str(tmp_path / "b" / "step0")
+    assert main(["compare", *pair, "-o", str(tmp_path / "o"), "--no-blame"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "12 ranks: 24 values compared by statistics: 23 passed, 1 failed"
+    assert lines[1] == "step0/rank7: 2 values compared by statistics: 1 passed, 1 failed"
+    assert lines[2] == f"  first that fails: {RELU}.output.0"
+    assert lines[-1].startswith(f"24 files in {tmp_path / 'o'}: compare_result_rank0_")
+    assert len(lines) == 5
+
+
 def test_memory_as_it_was_found_is_not_the_first_that_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

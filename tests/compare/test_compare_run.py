@@ -488,6 +488,20 @@ def test_progress_and_log_are_told(tmp_path: Path) -> None:
     assert lines == [f"{RELU}: 2 passed"]
 
 
+def test_the_progress_of_several_ranks_is_that_of_all(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    array = np.ones(10, np.float32)
+    for side in ("a", "b"):
+        for rank in range(2):
+            folder = tmp_path / side / "step0" / f"rank{rank}"
+            write_data(folder, {RELU: {"input": [array], "output": [array]}})
+    compare(
+        tmp_path / "a", tmp_path / "b", tmp_path / "o", formats=["csv"],
+        progress=lambda *state: told.append(state),
+    )  # fmt: skip
+    assert told == sorted(told) and told[-1] == ("bytes", 320, 320)
+
+
 def test_an_expanded_tensor_counts_as_what_it_shows(tmp_path: Path) -> None:
     wide = np.broadcast_to(np.float32(2), (1000, 1000))
     dump = write_data(tmp_path / "a", {RELU: {"input": [wide]}})

@@ -233,3 +233,60 @@ def test_an_index_that_a_rounding_decides_is_a_warning(capture: Capture) -> None
 
     result = only(check(capture(run)), "argsort")
     assert result.forward in ("pass", "warning"), result
+
+
+def sparse_factor() -> None:
+    with unseen():
+        factor = x(5, 5).relu().to_sparse()
+    torch.mv(factor, x(5))
+
+
+def beyond_a_view() -> None:
+    with unseen():
+        part = x(20)[:10]
+    torch.as_strided(part, (2, 2), (1, 2), 12)
+
+
+def an_object() -> None:
+    module = pytest.importorskip("torch.nn.modules.linear_cross_entropy_options")
+    functional.linear_cross_entropy(
+        x(4, 3, grad=True),
+        x(5, 3, grad=True),
+        torch.arange(4),
+        options=module.LinearCrossEntropyOptions(batch_chunk_size=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "reason"),
+    [
+        (sparse_factor, "mv", "the dump holds only the values of input.0, which was sparse_coo"),
+        (beyond_a_view, "as_strided", "the dump holds the elements of a view"),
+        (an_object, "linear_cross_entropy", "the dump holds input.options as a dict"),
+    ],
+)
+def test_what_the_dump_does_not_hold_is_the_reason_of_a_skip(
+    capture: Capture, run: Callable[[], None], name: str, reason: str
+) -> None:
+    result = only(check(capture(run)), name)
+    assert result.forward == "SKIP"
+    assert reason in result.message
+
+
+def test_a_backward_without_gradients_says_so(capture: Capture) -> None:
+    def run() -> None:
+        torch.norm(x(4, 4, grad=True), p=0).backward()
+
+    result = only(check(capture(run)), "norm")
+    assert (result.forward, result.backward) == ("pass", "SKIP")
+    assert "backward.output.0: there is none on either side" in result.message
+
+
+def test_a_gradient_that_is_known_to_be_zero_is_zero(capture: Capture) -> None:
+    """Torch gives it no memory, so that whoever looks there reads something else."""
+
+    def run() -> None:
+        torch.sgn(x(20, 20, grad=True)).sum().backward()
+
+    result = only(check(capture(run)), "sgn")
+    assert (result.forward, result.backward) == ("pass", "pass")

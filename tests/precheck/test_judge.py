@@ -122,3 +122,12 @@ def test_a_sum_that_is_kept_in_a_half_is_a_warning_and_a_wrong_factor_is_not() -
     assert judgement.verdict == "warning" and "a sum that is kept in" in judgement.message
     scaled = (truth * 1.01).to(torch.bfloat16)
     assert judge_output(scaled, truth, length=64).verdict == "error"
+
+
+@pytest.mark.parametrize(("truth", "verdict"), [(1.0100, "warning"), (1.0065, "error")])
+def test_the_next_number_is_right_only_where_the_truth_lies_in_between(
+    truth: float, verdict: str
+) -> None:
+    """One number of bfloat16 can be one per cent off and still the neighbour of the right one."""
+    ours = torch.tensor([1.015625], dtype=torch.bfloat16)
+    assert judge_output(ours, torch.tensor([truth]), length=1).verdict == verdict

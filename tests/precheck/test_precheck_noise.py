@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -69,3 +72,18 @@ def test_zeros_of_inputs_stay_zero() -> None:
     tensor = torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64)
     disturb(tensor, 2.0**-8, torch.Generator().manual_seed(2))
     assert tensor[0] == 0 and tensor[1] != 1 and tensor[2] < 0
+
+
+def test_noise_does_not_import_the_compiler() -> None:
+    """It takes more than a second, which most checks do not take."""
+    script = """
+import sys, torch
+from tensorprobe.precheck.noise import RoundingNoise
+given = torch.rand(4, dtype=torch.float64, requires_grad=True)
+with RoundingNoise(torch.float32, 2.0**-24, torch.Generator()):
+    result = torch.sinc(given).atanh() * torch.nn.functional.softsign(given)
+    torch.autograd.grad(result.sum(), given)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

@@ -154,8 +154,9 @@ def test_a_failing_call_is_kept_with_a_script_that_repeats_it(
     answer = subprocess.run(
         [sys.executable, str(folder / "repro.py")], capture_output=True, text=True, check=False
     )
-    assert answer.returncode == 0, answer.stderr
+    assert answer.returncode == 1, answer.stderr
     assert "output 0: distance 1.000e-02" in answer.stdout
+    assert "FAILED" in answer.stdout
 
 
 def test_two_workers_write_in_the_same_order_as_one(train: Path, tmp_path: Path) -> None:

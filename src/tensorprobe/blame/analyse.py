@@ -27,6 +27,7 @@ from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
+from tensorprobe.blame.type_change import TypeChange, find_type_change
 from tensorprobe.blame.walk import TF32, Walk
 from tensorprobe.compare.measure import DataDistance
 from tensorprobe.errors import RebuildError
@@ -105,6 +106,8 @@ class RankAnalysis:
         raised: families of operations that work in fewer bits in the whole run.
         left_out: how many calls were not looked at.
         is_cut_short: whether the time ended before everything was replayed that leaves a doubt.
+        is_quick: whether only doubts were to be replayed.
+        types: which results are of other floating-point types; None if none is.
     """
 
     candidate: Side
@@ -120,6 +123,17 @@ class RankAnalysis:
     raised: Mapping[tuple[str, str], int]
     left_out: int = 0
     is_cut_short: bool = False
+    is_quick: bool = False
+    types: TypeChange | None = None
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether both runs have checksums of what they recorded."""
+        return any(
+            distance.candidate.checksum is not None and distance.reference.checksum is not None
+            for agreement in self.agreements.values()
+            for distance in agreement.outputs
+        )
 
     def victims(self, position: int) -> int:
         """Return how many calls behind a position have results that differ."""
@@ -172,7 +186,7 @@ def analyse_rank(
         pairs,
         agreements,
         tuple(suspects),
-        start,
+        _without_passed_on(start, suspects),
         splits,
         replays.failures,
         _basis(agreements),
@@ -180,7 +194,23 @@ def analyse_rank(
         raised,
         left_out,
         replays.is_cut_short,
+        effort.settles_doubts,
+        find_type_change(pairs, agreements),
     )
+
+
+def _without_passed_on(start: StartDifferences, suspects: Sequence[Suspect]) -> StartDifferences:
+    """Return what differs from the start without what turned out to be passed on by a suspect."""
+    if start.kind != "state":
+        return start
+    named = {suspect.call for suspect in suspects}
+    is_module = [use.call.startswith("Module.") for use, _ in start.places]
+    places = tuple(
+        place
+        for place, inside in zip(start.places, is_module, strict=True)
+        if not inside or not place[0].place.startswith("input") or place[0].call in named
+    )
+    return StartDifferences("state" if places else "none", places, start.compared)
 
 
 def _may_have_gap(suspects: Sequence[Suspect], effort: Effort) -> bool:
@@ -298,7 +328,7 @@ def _collect(
                     changes=changes,
                 )
             )
-        elif pair.name in states:
+        elif pair.name in states and not _is_passed_on(found, pair, states[pair.name]):
             distance = states[pair.name]
             found.append(Suspect(*where, distance.place, "state", math.inf))
         elif suspicion is not None:
@@ -326,6 +356,16 @@ def _collect(
                 )
             )
     return found
+
+
+def _is_passed_on(earlier: Sequence[Suspect], pair: CallPair, distance: Distance) -> bool:
+    """Whether what differs may be the work of an earlier suspect, passed on between modules.
+
+    Code between modules is not recorded at level L0, so that what it makes seems to come from
+    outside.
+    """
+    is_given = pair.name.startswith("Module.") and distance.place.startswith("input")
+    return is_given and any(suspect.phase == "forward" for suspect in earlier)
 
 
 def _is_cleared(split: CallSplit | None, unexplained: Unexplained) -> bool:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
+from tensorprobe.blame.echoes import stretch_of
 from tensorprobe.blame.evidence import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
 from tensorprobe.records import TensorValue
 
-__all__ = ["Cause", "is_between_modules", "name_cause"]
+__all__ = ["PROOF_ADVICE", "Cause", "is_between_modules", "name_cause"]
 
 _PICKING = frozenset(
     (
@@ -98,7 +99,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
         where = "candidate" if is_extra else "reference"
         return Cause(
             "extra call" if is_extra else "missing call",
-            f"only the {where} makes this call, and what follows starts from other values",
+            f"only the {where} makes {_name_stretch(suspect, analysis)}, and what follows starts "
+            "from other values",
             "compare the code of both runs at this place",
         )
     if suspect.call.startswith("Distributed."):
@@ -132,12 +134,23 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     return _read_distances(suspect)
 
 
+def _name_stretch(suspect: Suspect, analysis: RankAnalysis) -> str:
+    """Name a call that only one run makes, with those behind it that it stands together with."""
+    more = stretch_of(suspect, analysis)[1:]
+    if not more:
+        return "this call"
+    if len(more) == 1:
+        return f"this call and the one behind it, {more[0].name}"
+    return f"this call and the {len(more)} behind it, up to {more[-1].name}"
+
+
 def is_between_modules(suspect: Suspect) -> bool:
     """Whether what differs is given to a module: code that runs around it may have made it."""
     return suspect.call.startswith("Module.") and suspect.place.startswith("input")
 
 
-_REPLAY_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"
+PROOF_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"
+"""Of a fault that a replay shows."""
 
 
 def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
@@ -147,7 +160,7 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
             "non-finite",
             f"{made.nonfinite} of {split.count} elements are NaN or infinite and should be finite, "
             f"such as {made.wanted:.6g}",
-            _REPLAY_ADVICE,
+            PROOF_ADVICE,
         )
     if split.exact:
         kind = "indices" if operation in _PICKING else "values"
@@ -155,10 +168,10 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
         return Cause(
             kind,
             f"it copies {what}: {made.unequal} of {split.count} are wrong",
-            _REPLAY_ADVICE,
+            PROOF_ADVICE,
         )
     if made.spikes and made.spikes <= max(3, _FEW * split.count) and made.spikes < split.count / 4:
-        return Cause("corruption", _describe_spikes(split, made), _REPLAY_ADVICE)
+        return Cause("corruption", _describe_spikes(split, made), PROOF_ADVICE)
     if made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1:
         return _name_factor(made, "little else is wrong")
     precision = _read_precision(split, made)
@@ -176,7 +189,7 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
     return Cause(
         "computation",
         f"the result is another one altogether: {made.relative:.2g} of its size is error",
-        _REPLAY_ADVICE,
+        PROOF_ADVICE,
     )
 
 

@@ -13,11 +13,19 @@ from tensorprobe.report.value_text import clean_text
 
 __all__ = ["blame_dumps"]
 
+# A replay shows what an operation makes of its inputs; these faults lie elsewhere.
+_NOTHING_TO_PROVE = {
+    "arguments": "nothing to replay: the operation computes what it is told to, and the two runs "
+    "tell it otherwise",
+    "sequence": "nothing to replay: only one run makes this call, which its record shows",
+    "state": "nothing to replay: the operation computes what its inputs give, and these differ",
+}
+
 
 def blame_dumps(
-    candidate: str, reference: str, *, top: int, repro: str | None, as_json: bool
+    candidate: str, reference: str | None, *, top: int, repro: str | None, as_json: bool
 ) -> int:
-    """Print which operation is at fault.
+    """Print which operation is at fault; without a reference the candidate is a compare.json.
 
     Returns:
         The exit code: 0 also when there is a culprit, which is a result and no error; 2 if the
@@ -44,10 +52,9 @@ def blame_dumps(
             sys.stdout.write(f"{'proof':<12}{clean_text(str(written or f'none: {problem}'))}\n")
     for gap in investigation.missing:
         sys.stderr.write(f"missing: {clean_text(gap)}\n")
-    # Of a call that was given something else there is nothing to prove.
-    is_provable = bool(conclusion.accused) and conclusion.accused[0].basis != "arguments"
-    lacks_proof = problem is not None and conclusion.culprit is not None and is_provable
-    return 2 if lacks_proof or investigation.missing else 0
+    first = conclusion.first
+    is_provable = first is not None and first.basis not in _NOTHING_TO_PROVE
+    return 2 if (problem is not None and is_provable) or investigation.missing else 0
 
 
 def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None, str | None]:
@@ -58,8 +65,9 @@ def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None
     from tensorprobe.blame.repro import write_repro
 
     chosen = next(entry for entry in investigation.ordered if entry.suspect.call == culprit)
-    if chosen.suspect.basis == "arguments":
-        return None, "the operation computes what it is told to; the two runs tell it otherwise"
+    nothing = _NOTHING_TO_PROVE.get(chosen.suspect.basis)
+    if nothing is not None:
+        return None, nothing
     try:
         return write_repro(chosen, folder), None
     except RebuildError as err:

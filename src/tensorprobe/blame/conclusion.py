@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.records import Frame
 
 __all__ = ["Accused", "Conclusion", "Confidence", "StepSpan", "Verdict"]
@@ -40,7 +41,8 @@ class Accused:
         reference_made: the same of the reference.
         inherited: the distance that the inputs alone give, where it was replayed.
         worst: place, recorded and right value of the worst element, where it was replayed.
-        frame: where the user's code makes the call.
+        frame: the line that makes the call.
+        caller: the user's own line that led there, where that is another one.
         module: the module around it.
         victims: how many calls behind it have results that differ.
         received: the ranks that got its value through a collective.
@@ -64,6 +66,7 @@ class Accused:
     inherited: float | None
     worst: tuple[int, float, float] | None
     frame: Frame | None
+    caller: Frame | None
     module: str | None
     victims: int
     received: tuple[int, ...]
@@ -71,7 +74,6 @@ class Accused:
 
     def to_json(self) -> dict[str, Any]:
         """Return what the JSON form says of it."""
-        frame = self.frame
         worst = self.worst
         return {
             "call": self.call,
@@ -95,14 +97,8 @@ class Accused:
             "worst_element": None
             if worst is None
             else {"index": worst[0], "got": _number(worst[1]), "wanted": _number(worst[2])},
-            "code": None
-            if frame is None
-            else {
-                "file": frame.path,
-                "line": frame.line,
-                "function": frame.function,
-                "source": frame.source,
-            },
+            "code": _place(self.frame),
+            "called_from": _place(self.caller),
             "module": self.module,
             "victims": self.victims,
             "received_by_ranks": list(self.received),
@@ -151,6 +147,8 @@ class Conclusion:
         span: which step this is about, where there are several.
         left_out: how many calls were not looked at, because there was no time.
         is_cut_short: whether the time ended before every doubt was settled.
+        types: in which types the candidate computes where the reference computes in others; None
+            where both compute in the same.
     """
 
     culprit: str | None
@@ -169,6 +167,7 @@ class Conclusion:
     span: StepSpan | None = None
     left_out: int = 0
     is_cut_short: bool = False
+    types: TypeChange | None = None
 
     @property
     def first(self) -> Accused | None:
@@ -196,6 +195,15 @@ class Conclusion:
                     for use, distance in self.start.places
                 ],
             },
+            "types": None
+            if self.types is None
+            else {
+                "candidate": self.types.candidate,
+                "reference": self.types.reference,
+                "calls": self.types.calls,
+                "compared": self.types.compared,
+                "first": f"{self.types.call}.{self.types.place}",
+            },
             "basis": self.basis,
             "steps": [] if self.span is None else list(self.span.steps),
             "calls": self.calls,
@@ -208,6 +216,17 @@ class Conclusion:
             "only_in_reference": list(self.only_reference),
             "notes": list(self.notes),
         }
+
+
+def _place(frame: Frame | None) -> dict[str, Any] | None:
+    if frame is None:
+        return None
+    return {
+        "file": frame.path,
+        "line": frame.line,
+        "function": frame.function,
+        "source": frame.source,
+    }
 
 
 def _number(value: float | None) -> float | str | None:

@@ -42,7 +42,7 @@ from tensorprobe.blame.operations import (
 )
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Background", "Unexplained", "explain_call"]
+__all__ = ["Background", "Unexplained", "explain_call", "resolutions"]
 
 # What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
 # below 2 of it. A module is many steps, each of which may be eight times off the other way.
@@ -223,14 +223,14 @@ def _explain_averages(
     common = passed if is_linear else gain * passed
     carried = max(common, gain * max(inherited / math.sqrt(rows), background.of_average(count)))
     worst = allowed = 0.0
-    for value, share, resolution in zip(output.averages, shares, _resolutions(output), strict=True):
+    for value, share, resolution in zip(output.averages, shares, resolutions(output), strict=True):
         limit = _AVERAGE_SLACK * roundings * share + slack * carried + resolution
         if value / limit > worst:
             worst, allowed = value / limit, limit
     return Unexplained(output, allowed, inherited, worst) if worst > 1 else None
 
 
-def _resolutions(output: Distance) -> tuple[float, float]:
+def resolutions(output: Distance) -> tuple[float, float]:
     """Return how finely mean and norm were recorded, relative as their distances are.
 
     Some tools round the statistics of a tensor to its own type.

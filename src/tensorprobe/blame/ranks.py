@@ -8,6 +8,7 @@ only two ranks exchange does not count.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,16 +33,27 @@ class RankSuspect:
 
 def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
     """Return the suspects of all ranks, the earliest of the run first."""
-    clocks = [_clock(analysis) for analysis in analyses]
+    places = [_places(analysis) for analysis in analyses]
+    clocks = [_clock(*both) for both in zip(analyses, places, strict=True)]
     entries: list[tuple[tuple[int, int], int, Suspect]] = []
     for index, analysis in enumerate(analyses):
         for suspect in analysis.suspects:
             if _is_collective(suspect.call) and _was_sent(suspect, index, analyses, clocks):
                 continue
-            entries.append(((clocks[index][suspect.position], suspect.position), index, suspect))
+            place = places[index][suspect.position]
+            entries.append(((clocks[index][suspect.position], place), index, suspect))
     entries.sort(key=lambda entry: entry[0])
+    received = [
+        (index, rank, _last_received(analysis, clocks[index]))
+        for index, analysis in enumerate(analyses)
+        if (rank := analysis.candidate.part.info.rank) is not None
+    ]
     return [
-        RankSuspect(analyses[index], suspect, _receivers(clock[0], index, analyses, clocks))
+        RankSuspect(
+            analyses[index],
+            suspect,
+            tuple(rank for other, rank, last in received if other != index and last >= clock[0]),
+        )
         for clock, index, suspect in entries
     ]
 
@@ -50,14 +62,30 @@ def _is_collective(call: str) -> bool:
     return call.startswith("Distributed.")
 
 
-def _clock(analysis: RankAnalysis) -> list[int]:
-    """Return how many collectives a rank has passed at each position."""
-    passed, clock = 0, []
+def _places(analysis: RankAnalysis) -> list[int]:
+    """Return where in the whole run of a rank each call stands that was looked at."""
+    if not analysis.left_out:
+        return list(range(len(analysis.pairs)))
+    order = {name: place for place, name in enumerate(analysis.candidate.part.names)}
+    places, last = [], 0
     for pair in analysis.pairs:
-        clock.append(passed)
-        passed += _is_collective(pair.name) and operation_of(pair.name) not in _BETWEEN_TWO
-    clock.append(passed)
-    return clock
+        # What only the reference has stands behind the call before it.
+        last = order.get(pair.name, last) if pair.candidate is not None else last
+        places.append(last)
+    return places
+
+
+def _clock(analysis: RankAnalysis, places: Sequence[int]) -> list[int]:
+    """Return how many collectives a rank has passed at each position, and at the end."""
+    names = analysis.candidate.part.names
+    if not analysis.left_out:
+        names = [pair.name for pair in analysis.pairs]
+    counts = [0, *itertools.accumulate(map(_is_for_all, names))]
+    return [*(counts[place] for place in places), counts[-1]]
+
+
+def _is_for_all(call: str) -> bool:
+    return _is_collective(call) and operation_of(call) not in _BETWEEN_TWO
 
 
 def _was_sent(
@@ -103,20 +131,11 @@ def _is_off(distance: float, dtype: str) -> bool:
     return math.isnan(distance) or distance > 256 * 2.0 ** -significant_bits(dtype)
 
 
-def _receivers(
-    passed: int, sender: int, analyses: Sequence[RankAnalysis], clocks: Sequence[Sequence[int]]
-) -> tuple[int, ...]:
-    """Return the ranks whose first bad value came out of a collective after that moment."""
-    found = []
-    for index, analysis in enumerate(analyses):
-        rank = analysis.candidate.part.info.rank
-        if index == sender or rank is None:
-            continue
-        for pair in analysis.pairs:
-            if not _is_collective(pair.name) or clocks[index][pair.position] < passed:
-                continue
+def _last_received(analysis: RankAnalysis, clock: Sequence[int]) -> int:
+    """Return when a rank last got a bad value out of a collective; -1: never."""
+    for pair in reversed(analysis.pairs):
+        if _is_collective(pair.name):
             outputs = analysis.agreements[pair.name].outputs
             if any(_is_off(d.value, d.candidate.dtype) for d in outputs):
-                found.append(rank)
-                break
-    return tuple(found)
+                return clock[pair.position]
+    return -1

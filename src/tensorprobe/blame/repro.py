@@ -88,7 +88,9 @@ def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
     script = _SCRIPT.format(
         name=name,
         direction=call.direction,
-        summary=f"{suspect.times:.3g} times its floor" if math.isfinite(suspect.times) else "exact",
+        summary=f"{suspect.times:.3g} times what rounding explains"
+        if math.isfinite(suspect.times)
+        else "exact",
         function=_function_path(call),
         arguments=arguments,
         gradients=gradients,

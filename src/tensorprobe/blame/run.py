@@ -7,31 +7,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
+from tensorprobe.blame.advice import next_step
 from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
 from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
+from tensorprobe.blame.echoes import drop_echoes, part_of
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.operations import EXACT, operation_of
+from tensorprobe.blame.order import forward_name
+from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.compare.evidence import PartEvidence
-from tensorprobe.compare.inputs import pair_parts
-from tensorprobe.errors import DumpError, NameFormatError
+from tensorprobe.compare.inputs import name_inputs, pair_parts
+from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import Frame
-from tensorprobe.store import open_dump
+from tensorprobe.store import RankDump, open_dump
 
 __all__ = ["Investigation", "blame", "investigate", "investigate_parts"]
 
 _TOP = 5
 # Times what is allowed: an estimate of a few numbers is not off by that much again.
 _CLEAR = 4
-# Frames of these are how a call came about, not where somebody wrote it.
-_FOREIGN = ("/torch/", "site-packages", "/msprobe/", "data_dump/", "<frozen ")
 
 
 class Investigation:
@@ -55,30 +58,44 @@ class Investigation:
 
 
 def blame(
-    candidate: str | os.PathLike[str], reference: str | os.PathLike[str], *, top: int = _TOP
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None = None,
+    *,
+    top: int = _TOP,
 ) -> Conclusion:
     """Return which operation of the candidate's run is at fault.
 
     Args:
-        candidate: the dump of the run under test: a file or folder of any format.
+        candidate: the dump of the run under test: a file or folder of any format; or, without a
+            reference, a compare.json that names both, or a dict with its fields.
         reference: the dump of the run that is trusted.
         top: how many suspects to report.
 
     Raises:
         DumpError: a dump cannot be opened, or the two have no rank and step in common.
+        ConfigError: the compare.json cannot be used, or `top` is less than 1.
     """
     return investigate(candidate, reference, top=top).conclusion
 
 
 def investigate(
-    candidate: str | os.PathLike[str], reference: str | os.PathLike[str], *, top: int = _TOP
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None = None,
+    *,
+    top: int = _TOP,
 ) -> Investigation:
     """Return the conclusion and the suspects with all their numbers.
 
     Raises:
         DumpError: as `blame`.
+        ConfigError: as `blame`.
     """
-    ours, theirs = open_dump(Path(candidate)), open_dump(Path(reference))
+    if top < 1:
+        raise ConfigError(f"top is {top}, wanted 1 or more: how many suspects to report")
+    inputs = name_inputs(candidate, reference)
+    ours, theirs = open_dump(inputs.candidate), open_dump(inputs.reference)
+    if inputs.stack is not None and len(ours.parts) == 1:
+        ours.parts[0].read_stacks_from(inputs.stack)
     pairs, problems = pair_parts(ours, theirs)
     if not pairs:
         raise DumpError(
@@ -118,7 +135,9 @@ def investigate_parts(
         ]
         ordered = order_suspects(analyses)
         # What went wrong in one step is the input of the next.
-        has_answer = ordered or any(analysis.start.kind != "none" for analysis in analyses)
+        has_answer = ordered or any(
+            analysis.start.kind != "none" or _works_otherwise(analysis) for analysis in analyses
+        )
         if has_answer or number == len(steps) - 1:
             span = StepSpan(step, tuple(steps)) if len(steps) > 1 else None
             return Investigation(_conclude(analyses, ordered, top, before, span), ordered)
@@ -145,6 +164,11 @@ class Passed:
         )
 
 
+def _works_otherwise(analysis: RankAnalysis) -> bool:
+    """Whether the candidate computes in other types than the reference."""
+    return analysis.types is not None and analysis.types.is_general
+
+
 def _common_calls(analysis: RankAnalysis) -> int:
     return sum(pair.candidate is not None and pair.reference is not None for pair in analysis.pairs)
 
@@ -157,12 +181,13 @@ def _conclude(
     span: StepSpan | None,
 ) -> Conclusion:
     start = max((analysis.start for analysis in analyses), key=lambda s: _GRAVITY[s.kind])
-    differs_from_start = start.kind in ("data", "weights")
+    types = next((analysis.types for analysis in analyses if _works_otherwise(analysis)), None)
+    differs_from_start = start.kind in ("data", "weights") or types is not None
     # A replay starts from a run's own inputs, so it stands however much they differ.
     usable = [
         entry for entry in ordered if not differs_from_start or entry.suspect.basis == "replay"
     ]
-    accused = tuple(_accuse(entry) for entry in usable[:top])
+    accused = tuple(_accuse(entry) for entry in drop_echoes(usable)[:top])
     culprit = accused[0].call if accused else None
     total = before.add(analyses)
     calls, differing = total.calls, total.differing
@@ -174,7 +199,7 @@ def _conclude(
     return Conclusion(
         culprit,
         verdict,
-        _summarise(verdict, accused, start, total, span, basis),
+        _summarise(verdict, accused, start, types, total, span, basis),
         accused,
         start,
         basis,
@@ -188,6 +213,7 @@ def _conclude(
         span,
         sum(analysis.left_out for analysis in analyses),
         any(analysis.is_cut_short for analysis in analyses),
+        types,
     )
 
 
@@ -210,6 +236,7 @@ def _summarise(
     verdict: Verdict,
     accused: Sequence[Accused],
     start: StartDifferences,
+    types: TypeChange | None,
     total: Passed,
     span: StepSpan | None,
     basis: str,
@@ -219,6 +246,8 @@ def _summarise(
         where = "" if first.rank is None else f" on rank {first.rank}"
         where += "" if span is None else f" in step {span.step}"
         return f"{first.call}{where}: {first.cause.text}"
+    if verdict == "different from the start" and types is not None:
+        return f"{types}; no operation is at fault for that"
     if verdict == "different from the start":
         use, distance = start.places[0]
         what = "the data" if start.kind == "data" else "the weights"
@@ -254,13 +283,13 @@ def _accuse(entry: RankSuspect) -> Accused:
     info = analysis.candidate.part.info
     agreement = analysis.agreements.get(suspect.call)
     inputs = output = None
-    if agreement is not None:
+    # Of a call that only one run makes, another one may have the name in the other.
+    if agreement is not None and suspect.basis != "sequence":
         inputs = max((d.value for d in agreement.inputs), default=0.0)
         output = max((d.value for d in agreement.outputs), default=0.0)
     split = suspect.split
     made = None if split is None else split.candidate
-    name = suspect.call
-    part = analysis.candidate.part if name in analysis.candidate.calls else analysis.reference.part
+    name, part = suspect.call, part_of(suspect, analysis)
     return Accused(
         name,
         info.rank,
@@ -278,7 +307,7 @@ def _accuse(entry: RankSuspect) -> Accused:
         None if split is None else split.reference.relative,
         None if split is None else split.inherited,
         None if made is None or made.worst < 0 else (made.worst, made.got, made.wanted),
-        _user_frame(part.stack(name)),
+        *find_places(_stack_of(name, part)),
         part.parent(name),
         analysis.victims(suspect.position),
         entry.received,
@@ -288,12 +317,15 @@ def _accuse(entry: RankSuspect) -> Accused:
 
 def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     cause = name_cause(suspect, analysis)
-    is_unproved = suspect.basis == "inputs" and suspect.split is None
-    is_unable = suspect.call in analysis.unreplayed or cause.kind in ("communication", "randomness")
-    if is_unproved and analysis.basis == "data" and not is_unable:
-        # The data are there; nobody has looked at them closely yet.
-        return replace(cause, advice="tensorprobe blame replays it: that proves it, and shows more")
-    return cause
+    return replace(cause, advice=next_step(cause, suspect, analysis))
+
+
+def _stack_of(name: str, part: RankDump) -> Sequence[Frame]:
+    """Return where a call was made; gradients are where their forward call is."""
+    try:
+        return part.stack(name) or part.stack(forward_name(name))
+    except NameFormatError:
+        return ()
 
 
 def _is_forward_suspect(entry: RankSuspect) -> bool:
@@ -323,13 +355,6 @@ def _confidence(entry: RankSuspect) -> Confidence:
     return "likely" if found is not None and found.times >= _CLEAR else "possible"
 
 
-def _user_frame(frames: Sequence[Frame]) -> Frame | None:
-    for frame in frames:
-        if not any(part in frame.path for part in _FOREIGN):
-            return frame
-    return frames[0] if frames else None
-
-
 def _closest(analyses: Sequence[RankAnalysis]) -> tuple[str, float] | None:
     """Return the replayed call that came closest to its floor, and how close."""
     best: tuple[str, float] | None = None
@@ -353,7 +378,15 @@ def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
             f"all {family} of {dtype} of the candidate work with fewer bits than {dtype} has "
             "(such as TF32): taken as the way the run works, not as a fault"
         )
-    if basis == "statistics":
+    few = next((a.types for a in analyses if a.types and not a.types.is_general), None)
+    if few is not None:
+        notes.append(str(few))
+    if basis == "statistics" and all(analysis.has_checksums for analysis in analyses):
+        notes.append(
+            "the dumps hold statistics and checksums: that a tensor differs is seen to the last "
+            "bit, by how much only in its statistics; with task tensor calls can be replayed"
+        )
+    elif basis == "statistics":
         notes.append(
             "the dumps hold statistics only: single elements and errors below their noise cannot "
             "be seen; with task tensor calls can be replayed"

@@ -24,6 +24,9 @@ __all__ = ["StartDifferences", "find_start_differences"]
 # few of the type that it is stored in.
 _ROUNDINGS = 64 * 2.0**-24
 _STORED = 4
+# Times the usual distance: what noise makes of a tensor, and of one that is likely a parameter.
+_TIMES = 16
+_TIMES_UNSURE = 4
 # From this many calls on, and this share of all tensors, weights were not loaded or drawn alike.
 _MANY = 3
 _SHARE = 0.3
@@ -78,13 +81,8 @@ def find_start_differences(
             if key is None or key in seen:
                 continue
             seen.add(key)
-            # Noise of the calls before does not reach a weight, that of the step before does.
-            noise = (
-                0.0
-                if _is_weight(distance) or _is_parameter(pair, distance)
-                else backgrounds[pair.name]
-            )
-            if _differs(distance, max(noise, carried)):
+            noise = _noise(pair, distance, backgrounds[pair.name])
+            if _differs(distance, max(noise, _TIMES * carried)):
                 found.append(
                     (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
                 )
@@ -98,7 +96,19 @@ def find_start_differences(
     return StartDifferences(kind, places, len(seen))
 
 
-def _differs(distance: Distance, background: float) -> bool:
+def _noise(pair: CallPair, distance: Distance, background: float) -> float:
+    """Return how far the noise of the calls before may have moved a tensor from outside.
+
+    It does not reach a parameter. What else needs a gradient may be one, or the result of a call
+    that was not recorded; a module's parameters are not among its inputs.
+    """
+    if _is_parameter(pair, distance):
+        return 0.0
+    is_likely = _is_weight(distance) and not pair.name.startswith("Module.")
+    return (_TIMES_UNSURE if is_likely else _TIMES) * background
+
+
+def _differs(distance: Distance, noise: float) -> bool:
     if math.isnan(distance.value):
         return True
     if not is_float(distance.candidate):
@@ -106,7 +116,7 @@ def _differs(distance: Distance, background: float) -> bool:
     bits = min(
         significant_bits(distance.candidate.dtype), significant_bits(distance.reference.dtype)
     )
-    return distance.value > max(_ROUNDINGS + _STORED * 2.0**-bits, 16 * background)
+    return distance.value > max(_ROUNDINGS + _STORED * 2.0**-bits, noise)
 
 
 def _is_parameter(pair: CallPair, distance: Distance) -> bool:

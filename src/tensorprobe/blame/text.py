@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
+from tensorprobe.blame.places import short_path
 from tensorprobe.report.value_text import clean_text
 
-__all__ = ["conclusion_lines"]
+__all__ = ["conclusion_lines", "even_out"]
 
 _WIDTH = 12
 _LISTED = 4
@@ -22,8 +23,10 @@ def conclusion_lines(conclusion: Conclusion) -> Iterator[str]:
 
 def _lines(conclusion: Conclusion) -> Iterator[str]:
     first = conclusion.first
-    if conclusion.start.kind in ("data", "weights") and first is not None:
-        yield _row("first", f"{_start_text(conclusion)}")
+    if conclusion.types is not None and first is not None:
+        yield _row("first", str(conclusion.types))
+    if conclusion.start.kind in ("data", "weights") and (first or conclusion.types) is not None:
+        yield _row("first", _start_text(conclusion))
     if first is None:
         yield _row("verdict", conclusion.summary)
         if conclusion.closest is not None and conclusion.verdict == "noise":
@@ -32,15 +35,14 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
                 "closest", f"{name}, at {times:.2g} times what rounding explains (10 is a fault)"
             )
         if conclusion.verdict == "different from the start":
-            for use, distance in conclusion.start.places[:_LISTED]:
+            places = conclusion.start.places if conclusion.start.kind != "state" else ()
+            for use, distance in places[:_LISTED]:
                 yield _row("", f"{use.call}.{use.place}  {_distance(distance.value)}")
-            yield _row("next", _even_out(conclusion))
+            yield _row("next", even_out(conclusion))
     else:
         yield from _accused_lines(first, conclusion.span)
         for other in conclusion.accused[1:_LISTED]:
-            yield _row(
-                "also", f"{_where(other)}  {other.cause.kind}, {_times(other.times)} its floor"
-            )
+            yield _row("also", f"{_where(other)}  {other.cause.kind}{_beyond(other)}")
     yield _row("seen", _seen(conclusion))
     for note in conclusion.notes:
         yield _row("note", note)
@@ -51,9 +53,10 @@ def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
     if span is not None:
         before = f"; nobody is at fault in step {span.before}" if span.before else ", the first"
         yield _row("step", f"{span.step}{before}")
-    if accused.frame is not None:
-        frame = accused.frame
-        yield _row("code", f"{frame.path}:{frame.line} in {frame.function}: {frame.source}")
+    for title, frame in (("code", accused.frame), ("called from", accused.caller)):
+        if frame is not None:
+            place = f"{short_path(frame.path)}:{frame.line}"
+            yield _row(title, f"{place} in {frame.function}: {frame.source}")
     if accused.module is not None:
         yield _row("module", accused.module)
     if accused.inputs is not None:
@@ -104,22 +107,23 @@ def _inherited(accused: Accused) -> str:
 def _made(accused: Accused) -> str:
     if accused.basis in ("state", "sequence", "gap"):
         return ""
-    if accused.made is None and math.isinf(accused.times):
-        return ""
     if accused.made is None:
-        return f"; {_times(accused.times)} what that and rounding explain"
+        return _beyond(accused)
     return (
         f"; made here {_distance(accused.made)} (the reference makes "
-        f"{_distance(accused.reference_made or 0.0)}), {_times(accused.times)} its floor"
+        f"{_distance(accused.reference_made or 0.0)}){_beyond(accused)}"
     )
 
 
-def _even_out(conclusion: Conclusion) -> str:
+def even_out(conclusion: Conclusion) -> str:
+    """Say what to do where the two runs differ from the start."""
     if conclusion.span is not None and conclusion.span.before:
         return (
             "compare what feeds and updates the model between the steps: data, optimizer, learning "
             "rate, clipping, loss scale"
         )
+    if conclusion.types is not None:
+        return "run both in the same types (autocast, half(), bfloat16(), to()), then capture again"
     return "give both runs the same data, seed and weights, then capture again"
 
 
@@ -149,8 +153,12 @@ def _distance(value: float) -> str:
     return "more than can be measured" if math.isinf(value) else f"{value:.1e}"
 
 
-def _times(value: float) -> str:
-    return "beyond" if math.isinf(value) else f"{value:.3g} times"
+def _beyond(accused: Accused) -> str:
+    """Say how far an error is beyond what would be no fault; nothing where that is no number."""
+    if math.isinf(accused.times):
+        return ""
+    excuses = "rounding explains" if accused.basis == "replay" else "inputs and rounding explain"
+    return f", {accused.times:.3g} times what {excuses}"
 
 
 def _row(title: str, text: str) -> str:

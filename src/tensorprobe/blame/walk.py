@@ -10,6 +10,7 @@ from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, signi
 from tensorprobe.blame.explain import Background, Unexplained, explain_call
 from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.siblings import Siblings
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import UNINITIALISED, forward_of
 
@@ -61,7 +62,7 @@ class Walk:
         self.before_place: dict[int, float] = {}
         self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
-        seen, back = _Seen(), _Seen()
+        seen, back, siblings = _Seen(), _Seen(), Siblings()
         self.usual = 0.0
         for pair in pairs:
             background = seen.background()
@@ -71,6 +72,7 @@ class Walk:
             self.before_place[pair.position] = background.value
             if pair.candidate is None or pair.reference is None:
                 self.before.setdefault(pair.name, background.value)
+                siblings.is_quiet = False
                 continue
             agreement = agreements[pair.name]
             self.before[pair.name] = background.value
@@ -79,6 +81,8 @@ class Walk:
                 continue  # Memory as it was found is no noise of the run.
             forward = _forward_agreement(pair, agreements)
             found = explain_call(pair, agreement, forward, background, self.work)
+            found = found or siblings.judge(pair, agreement, forward)
+            siblings.add(pair, agreement)
             if found is not None:
                 self.unexplained[pair.name] = found
             elif not self.unexplained:

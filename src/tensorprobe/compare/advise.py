@@ -10,7 +10,7 @@ from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, SavedValue, parse_call
 from tensorprobe.report.table import new_report
 
-__all__ = ["Advice", "Failure", "add_conclusion", "advise", "by_the_table", "write_advice"]
+__all__ = ["Advice", "Failure", "advise", "by_the_table", "write_advice"]
 
 # Operations that add in an order of their own on accelerators: two runs of one machine may differ.
 _NONDETERMINISTIC = (
@@ -90,6 +90,12 @@ class Advice(NamedTuple):
         return f"Line: {self.line}\nSuspect Nodes: {self.node}\nExpert Advice: {self.text}\n"
 
 
+def write_advice(path: Path, advice: Advice) -> None:
+    """Write the advice into a file of its own, in place of an earlier one."""
+    with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
+        file.write(str(advice).encode("utf-8", "backslashreplace"))
+
+
 def advise(
     failure: Failure | None, *, unmatched: Sequence[str] = (), is_judged: bool = True
 ) -> Advice:
@@ -131,30 +137,6 @@ def by_the_table(advice: Advice, gradient: Failure | None) -> Advice:
         return advice
     text = _MADE_LATER.format(name=advice.node, line=advice.line) + advice.text
     return Advice(str(gradient.line), gradient.name, text)
-
-
-def write_advice(path: Path, advice: Advice) -> None:
-    """Write advice to its file.
-
-    Raises:
-        ReportError: the file cannot be written.
-    """
-    _write(path, str(advice))
-
-
-def add_conclusion(path: Path, lines: Sequence[str]) -> None:
-    """Add who is at fault, as the terminal says it, to the file of an advice.
-
-    Raises:
-        ReportError: the file cannot be written.
-    """
-    text = path.read_text(encoding="utf-8")
-    _write(path, "\n".join([text, *lines, ""]))
-
-
-def _write(path: Path, text: str) -> None:
-    with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def _cause(failure: Failure, unmatched: str) -> str:

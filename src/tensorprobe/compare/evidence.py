@@ -43,6 +43,8 @@ class Answer:
         culprit: the call at fault, or None.
         part: the place of its rank among those that were asked about.
         details: what `diff_analyze` says of it.
+        start: the call that is given the first value that differs from the start, or None.
+        advice: what is wrong and what to do about it, in a sentence; empty if nobody knows.
     """
 
     lines: tuple[str, ...]
@@ -50,6 +52,8 @@ class Answer:
     culprit: str | None = None
     part: int = 0
     details: Mapping[str, Any] | None = None
+    start: str | None = None
+    advice: str = ""
 
 
 class AskWho(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorprobe.compare.evidence import Answer
 from tensorprobe.compare.leaves import row_name, state_of
-from tensorprobe.compare.pairs import CallRows
+from tensorprobe.compare.pairs import CallRows, is_meaningless
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import (
     ApiCall,
@@ -30,30 +30,35 @@ from tensorprobe.report.value_text import json_number
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import leaves_of
 
-__all__ = ["FirstDifference", "add_culprit", "write_differences"]
+__all__ = ["FirstDifference", "add_answer", "write_differences"]
 
 _PEER_CALL = "batch_isend_irecv"
+_ONLY_GIVEN = "what it is given differs; no call's output is off by what the tables call a failure"
 _SHOWN = ("NPU max", "NPU min", "NPU mean", "NPU l2norm", "NPU MD5")
 
 
 class FirstDifference(AbstractContextManager["FirstDifference"]):
-    """Writes one rank's calls as they come, and remembers the first that differs.
-
-    Attributes:
-        node: the first call whose output fails, as diff_analyze shows it; None without one.
-    """
+    """Writes one rank's calls as they come, and remembers the first that differs."""
 
     def __init__(self, path: Path, titles: tuple[str, ...], part: RankDump) -> None:
-        self.node: dict[str, Any] | None = None
-        self._late_node: dict[str, Any] | None = None
+        self._first_output: dict[str, Any] | None = None
+        self._late_output: dict[str, Any] | None = None
+        self._first_input: dict[str, Any] | None = None
         self._titles, self._part = titles, part
         self._count = 0
         self._report = new_report(path)
         self._file = os.fdopen(self._report.__enter__(), "w", encoding="utf-8", closefd=False)
         self._file.write("{")
 
+    @property
+    def node(self) -> dict[str, Any] | None:
+        """The first call whose output fails, as diff_analyze shows it; None without one.
+
+        Where no output does, it is the first call that is given a value that fails.
+        """
+        return self._first_output or self._late_output or self._first_input
+
     def __exit__(self, *error: Any) -> None:
-        self.node = self.node or self._late_node
         try:
             if error[0] is None:
                 self._file.write("\n}\n" if self._count else "}\n")
@@ -74,11 +79,15 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
         # A name may hold half of a surrogate pair, which no file can.
         text = f"{before}{json.dumps(call.name)}: {entry}"
         self._file.write(text.encode("utf-8", "backslashreplace").decode())
-        if not is_same and self.node is None and not is_uninitialised(call.name):
+        if not is_same and self._first_output is None and not is_uninitialised(call.name):
             if not is_filled_later(call.name):
-                self.node = self._node(call, items)
-            elif self._late_node is None:
-                self._late_node = self._node(call, items)
+                self._first_output = self._node(call, items)
+            elif self._late_output is None:
+                self._late_output = self._node(call, items)
+        if self._first_input is None and self._first_output is None:
+            failed = [row for row in call.rows if row.verdict == "failed" and row.state != result]
+            if not all(is_meaningless(call.name, row) for row in failed):
+                self._first_input = self._node(call, items) | {"reason": _ONLY_GIVEN}
         self._count += 1
 
     def _items(self, call: CallRows) -> Iterator[dict[str, Any]]:
@@ -137,13 +146,14 @@ def _type_of(name: str) -> str:
     return call.api_type if isinstance(call, ApiCall) else "Module"
 
 
-def add_culprit(
-    nodes: dict[str, dict[str, Any]], rank: str, part: RankDump, answer: Answer
-) -> None:
+def add_answer(nodes: dict[str, dict[str, Any]], rank: str, part: RankDump, answer: Answer) -> None:
     """Add who is at fault to its rank's first differing call, which may only suffer from it.
 
     A rank that has no such call, because none is off by what the tables call a failure, gets the
     culprit itself.
+
+    Where the runs differ from the start there is no culprit: then the first call that is given
+    something else is added in the same way.
 
     Args:
         nodes: the first differing call of each rank.
@@ -151,10 +161,10 @@ def add_culprit(
         part: its dump.
         answer: who is at fault.
     """
-    name = str(answer.culprit)
+    name = str(answer.culprit or answer.start)
     if rank not in nodes:
         nodes[rank] = _plain_node(part, name)
-    nodes[rank]["culprit"] = {
+    nodes[rank]["culprit" if answer.culprit else "different_from_start"] = {
         "op_name": name,
         "op_type": _type_of(name),
         "position": _position(part, name),

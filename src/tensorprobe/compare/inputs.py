@@ -20,6 +20,7 @@ __all__ = [
     "Inputs",
     "PartPair",
     "is_compare_json",
+    "name_inputs",
     "pair_parts",
     "read_inputs",
     "read_mapping",
@@ -72,6 +73,30 @@ class Inputs:
         if self.stack is None or self.candidate.is_dir():
             return None
         return bool(is_asked)
+
+
+def name_inputs(
+    candidate: str | os.PathLike[str] | Mapping[str, Any],
+    reference: str | os.PathLike[str] | None,
+) -> Inputs:
+    """Return the two dumps that are meant: given by both paths, or by a compare.json alone.
+
+    Raises:
+        ConfigError: as `read_inputs`, or a reference is given beside the fields of a compare.json,
+            or a path is empty.
+    """
+    if reference is None:
+        return read_inputs(candidate)
+    if isinstance(candidate, Mapping):
+        raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
+    return Inputs(_as_path(candidate), _as_path(reference))
+
+
+def _as_path(given: str | os.PathLike[str]) -> Path:
+    # The path of nothing is the folder that we are in: a variable of the shell that is not set.
+    if not os.fspath(given):
+        raise ConfigError("the path of a dump is empty; give its file or folder")
+    return Path(given)
 
 
 def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tensorprobe.names import is_overwritten, is_uninitialised
 from tensorprobe.report.table import Cell
 from tensorprobe.store.leaves import Leaf
 
-__all__ = ["CallRows", "MatchedCall", "Pair", "Row"]
+__all__ = ["CallRows", "MatchedCall", "Pair", "Row", "is_meaningless"]
 
 
 class Pair(NamedTuple):
@@ -45,3 +46,10 @@ class CallRows(NamedTuple):
 
     name: str
     rows: list[Row]
+
+
+def is_meaningless(call: str, row: Row) -> bool:
+    """Whether a value is memory as it was found: from `empty`, or on its way into `zero_`."""
+    if is_uninitialised(call):
+        return True
+    return row.state == "input" and is_overwritten(call) and str(row.cells[0]).endswith(".input.0")

@@ -24,11 +24,11 @@ from tensorprobe.compare.inputs import PartPair
 from tensorprobe.compare.match import Matcher
 from tensorprobe.compare.measure import DataDistance, Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
-from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
+from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row, is_meaningless
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
 from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
-from tensorprobe.names import is_filled_later, is_overwritten, is_uninitialised
+from tensorprobe.names import is_filled_later
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
@@ -131,7 +131,6 @@ class PartComparison:
         self._differences: FirstDifference | None = None
         self._last_unmatched: str | None = None
         # Of gradients that stand where the run came forward, for want of another.
-        self._late_failure: Failure | None = None
         self._late_unlike: str | None = None
         self._first_unlike: str | None = None
         self._distances: Mapping[tuple[str, str], DataDistance] = {}
@@ -139,7 +138,7 @@ class PartComparison:
     def run(self, files: PartFiles) -> PartResult:
         """Compare, and write every file that was asked for."""
         written = self._write_tables(files)
-        advice, advice_file = None, None
+        advice = None
         if self._options.advise:
             tally = self.tally
             advice = advise(
@@ -147,9 +146,8 @@ class PartComparison:
                 unmatched=self._unmatched_before(),
                 is_judged=bool(tally.passed + tally.failed),
             )
-            advice_file = files.advice()
-            written.append(advice_file)
-            write_advice(advice_file, by_the_table(advice, self._late_failure))
+            written.append(files.advice())
+            write_advice(written[-1], by_the_table(advice, tally.late_failure))
         return PartResult(
             self._pair.candidate.label,
             self.mode,
@@ -160,7 +158,6 @@ class PartComparison:
             tuple(written),
             self._gaps(),
             advice,
-            advice_file,
         )
 
     def evidence(self) -> PartEvidence:
@@ -232,7 +229,7 @@ class PartComparison:
             for row in call.rows:
                 yield row.cells
         if tally.first_failure is None:
-            tally.first_failure = self._late_failure
+            tally.first_failure = tally.late_failure
 
     def _unmatched_before(self) -> list[str]:
         """Name the last call before the first failure that only one run has, of each run."""
@@ -250,7 +247,7 @@ class PartComparison:
             if verdict == "passed":
                 tally.passed += 1
             elif verdict == "failed":
-                if tally.first_failure is None and not _is_meaningless(call.name, row):
+                if tally.first_failure is None and not is_meaningless(call.name, row):
                     self._note_failure(call, row)
                 tally.failed += 1
             elif verdict == "open":
@@ -265,8 +262,8 @@ class PartComparison:
     def _note_failure(self, call: CallRows, row: Row) -> None:
         if not is_filled_later(call.name):
             self.tally.first_failure = self._failure(call, row)
-        elif self._late_failure is None:
-            self._late_failure = self._failure(call, row)
+        elif self.tally.late_failure is None:
+            self.tally.late_failure = self._failure(call, row)
 
     def _failure(self, call: CallRows, row: Row) -> Failure:
         arguments = self._unequal_arguments(call)
@@ -395,10 +392,3 @@ def _line(call: CallRows) -> str:
         counts[row.verdict] += 1
     shown = ", ".join(f"{count} {_WORDS[verdict]}" for verdict, count in counts.items() if count)
     return f"{call.name}: {shown or 'no values'}"
-
-
-def _is_meaningless(call: str, row: Row) -> bool:
-    """Whether a value is memory as it was found: from `empty`, or on its way into `zero_`."""
-    if is_uninitialised(call):
-        return True
-    return row.state == "input" and is_overwritten(call) and str(row.cells[0]).endswith(".input.0")

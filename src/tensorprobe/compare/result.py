@@ -24,6 +24,7 @@ class Tally:
         open: values of which nothing can be said, such as those without data.
         unmatched: values of the candidate without a partner.
         first_failure: the first row that fails, in the order in which the values were made.
+        late_failure: the first failing gradient that stands where the run came forward.
     """
 
     rows: int = 0
@@ -32,6 +33,7 @@ class Tally:
     open: int = 0
     unmatched: int = 0
     first_failure: Failure | None = None
+    late_failure: Failure | None = None
 
     @property
     def compared(self) -> int:
@@ -53,7 +55,6 @@ class PartResult:
         files: what was written.
         gaps: what the two dumps lack.
         advice: where to look first; None if none was asked for.
-        advice_file: where that is written.
     """
 
     label: str
@@ -65,7 +66,6 @@ class PartResult:
     files: tuple[Path, ...]
     gaps: tuple[Gap, ...] = ()
     advice: Advice | None = None
-    advice_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,20 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.compare.advise import add_conclusion
+from tensorprobe.compare.advise import by_the_table, write_advice
 from tensorprobe.compare.evidence import AskWho, PartEvidence
-from tensorprobe.compare.first_difference import add_culprit, write_differences
+from tensorprobe.compare.first_difference import add_answer, write_differences
 from tensorprobe.compare.inputs import (
     Inputs,
     PartPair,
     is_compare_json,
+    name_inputs,
     pair_parts,
-    read_inputs,
     read_mapping,
 )
 from tensorprobe.compare.options import Options
@@ -37,6 +38,7 @@ from tensorprobe.textfile import show_path
 __all__ = ["compare", "compare_inputs"]
 
 _LOG = logging.getLogger("tensorprobe")
+_NAMED = 16
 
 
 def compare(
@@ -84,12 +86,7 @@ def compare(
             given for more than one rank.
         ReportError: a result cannot be written.
     """
-    if reference is None:
-        inputs = read_inputs(candidate)
-    elif isinstance(candidate, Mapping):
-        raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
-    else:
-        inputs = Inputs(_as_path(candidate), _as_path(reference))
+    inputs = name_inputs(candidate, reference)
     if not isinstance(output, str | os.PathLike):
         raise ConfigError(f"the folder of the results is {output!r}; wanted a path")
     if mapping is not None and not isinstance(mapping, Mapping):
@@ -136,48 +133,45 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     results: list[PartResult] = []
     nodes: dict[str, dict[str, Any]] = {}
     compared: list[tuple[str, PartEvidence]] = []
-    with collector_paused():
-        for pair in pairs:
-            if options.log is not None and len(pairs) > 1:
-                options.log(f"{pair.candidate.label}:")
-            files = _files_of(pair, candidate, output, timestamp, names_rank=inputs.is_compare_json)
-            try:
-                comparison = PartComparison(pair, options)
-                results.append(comparison.run(files))
-            except ReportError:
-                raise
-            except TensorprobeError as err:
-                if len(pairs) == 1:
+    try:
+        with collector_paused():
+            for number, pair in enumerate(pairs):
+                if options.log is not None and len(pairs) > 1:
+                    options.log(f"{pair.candidate.label}:")
+                files = _files_of(
+                    pair, candidate, output, timestamp, names_rank=inputs.is_compare_json
+                )
+                try:
+                    comparison = PartComparison(pair, _for_one(options, number, len(pairs)))
+                    results.append(comparison.run(files))
+                except ReportError:
                     raise
-                problems.append(f"{pair.candidate.label} was not compared: {err}")
-                continue
-            node = _node_of(pair, candidate)
-            if comparison.node is not None:
-                nodes[node] = comparison.node
+                except TensorprobeError as err:
+                    if len(pairs) == 1:
+                        raise
+                    problems.append(f"{pair.candidate.label} was not compared: {err}")
+                    continue
+                node = _node_of(pair, candidate)
+                if comparison.node is not None:
+                    nodes[node] = comparison.node
+                if options.ask_who is not None:
+                    compared.append((node, comparison.evidence()))
+            answer = None
             if options.ask_who is not None:
-                compared.append((node, comparison.evidence()))
-        answer = None
-        if options.ask_who is not None:
-            seconds = time.process_time() - started
-            answer = options.ask_who([evidence for _, evidence in compared], seconds)
-            for result in results:
-                if result.advice_file is not None and answer.lines:
-                    add_conclusion(result.advice_file, answer.lines)
+                seconds = time.process_time() - started
+                answer = options.ask_who([evidence for _, evidence in compared], seconds)
+    except KeyboardInterrupt as err:
+        raise KeyboardInterrupt(_name_finished(pairs, results)) from err
+    if answer is not None and answer.advice:
+        results = [_advise_again(result, answer.advice) for result in results]
     extra = []
     if options.first_difference:
         extra.append(output / f"diff_analyze_{timestamp}.json")
-        if answer is not None and answer.culprit is not None:
+        if answer is not None and (answer.culprit or answer.start) is not None:
             node, evidence = compared[answer.part]
-            add_culprit(nodes, node, evidence.candidate, answer)
+            add_answer(nodes, node, evidence.candidate, answer)
         write_differences(extra[0], nodes)
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
-
-
-def _as_path(given: str | os.PathLike[str]) -> Path:
-    # The path of nothing is the folder that we are in: a variable of the shell that is not set.
-    if not os.fspath(given):
-        raise ConfigError("the path of a dump is empty; give its file or folder")
-    return Path(given)
 
 
 def _open(path: Path) -> Dump:
@@ -189,6 +183,45 @@ def _open(path: Path) -> Dump:
         raise ConfigError(
             f"{show_path(path)} is a compare.json, which names both runs; give it alone"
         ) from err
+
+
+def _for_one(options: Options, number: int, count: int) -> Options:
+    """Have the progress of one rank told as part of all of them, which are taken to be alike."""
+    tell = options.progress
+    if tell is None or count == 1:
+        return options
+    return replace(
+        options,
+        progress=lambda unit, done, total: tell(unit, number * total + done, count * total),
+    )
+
+
+def _name_finished(pairs: Sequence[PartPair], results: Sequence[PartResult]) -> str:
+    """Say which ranks were compared before a user ended it; empty where there is one only."""
+    if len(pairs) == 1:
+        return ""
+    done = {result.label for result in results}
+    left = [pair.candidate.label for pair in pairs if pair.candidate.label not in done]
+    if not left:
+        return f"all {len(pairs)} ranks are compared and written; who is at fault is not known"
+    finished = f"{_name_some(sorted(done))}; their files are whole" if done else "none"
+    return f"compared: {finished}; not compared: {_name_some(left)}"
+
+
+def _name_some(labels: Sequence[str]) -> str:
+    more = len(labels) - _NAMED
+    return ", ".join(labels[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _advise_again(result: PartResult, text: str) -> PartResult:
+    """Put what is known of the fault in place of what the first failure of a rank looks like."""
+    if result.advice is None:
+        return result
+    if result.tally.first_failure is None:
+        text = f"{result.advice.text} Yet {text}"
+    advice = result.advice._replace(text=text)
+    write_advice(result.files[-1], by_the_table(advice, result.tally.late_failure))
+    return replace(result, advice=advice)
 
 
 def _files_of(

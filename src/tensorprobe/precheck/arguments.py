@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -11,23 +11,35 @@ import torch
 __all__ = ["map_leaves", "tensors_in"]
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested lists, tuples, mappings and data classes, in order.
+# What most arguments are, and no tensor is in.
+_PLAIN = frozenset((int, float, bool, str, type(None), complex, torch.dtype, torch.device))
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of nested lists, tuples, mappings and data classes, in order.
 
     >>> [tensor.item() for tensor in tensors_in([torch.tensor(1), {"a": (torch.tensor(2),)}])]
     [1, 2]
     """
+    found: list[torch.Tensor] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
+    elif type(value) in _PLAIN:
+        return
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_in(item)
+            _collect(item, found)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors_in(item)
+            _collect(item, found)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
+            _collect(getattr(value, field.name), found)
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -36,8 +48,9 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     >>> map_leaves([1, (2, {"a": 3})], lambda number: -number)
     [-1, (-2, {'a': -3})]
     """
-    if type(value) in (list, tuple):
-        return type(value)(map_leaves(item, change) for item in value)
-    if type(value) is dict:
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([map_leaves(item, change) for item in value])
+    if kind is dict:
         return {key: map_leaves(item, change) for key, item in value.items()}
     return change(value)

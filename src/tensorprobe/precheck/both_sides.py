@@ -2,14 +2,14 @@
 
 inputs ─► device, recorded dtype (under autocast if the result shows that it was)
       ├► CPU, raised dtype, or the recorded one where the CPU has no wider form
-      └► CPU, raised dtype with rounding noise: only when a result is in doubt
+      └► either of them again, also with noise, also of a part: see `repeats`
 """
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +18,12 @@ from tensorprobe.names import ApiCall
 from tensorprobe.precheck.arguments import map_leaves
 from tensorprobe.precheck.judge import rounding_unit
 from tensorprobe.precheck.kinds import (
-    STEPWISE_IN_HALVES,
     UNSEEN_WRITERS,
     is_in_place,
     needs_recorded_dtype,
     undetermined_outputs,
 )
-from tensorprobe.precheck.noise import RoundingNoise, disturb
+from tensorprobe.precheck.noise import disturb
 from tensorprobe.precheck.precision import (
     is_raisable,
     raise_dtype,
@@ -34,30 +33,25 @@ from tensorprobe.precheck.precision import (
     with_own_epsilon,
 )
 from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
-from tensorprobe.precheck.recorded import tensor_values, wants_gradients
+from tensorprobe.precheck.recorded import dict_places, tensor_values, wants_gradients
 from tensorprobe.precheck.side import Side, run_backward, run_forward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.summary.host import send
 
-__all__ = ["BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs"]
+__all__ = ["REFUSALS", "BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "Noise"]
 
 LoadInputs = Callable[[], Sequence[torch.Tensor]]
 GradientsFor = Callable[[Sequence[torch.Tensor]], Sequence["torch.Tensor | None"]]
 
-_NOISY_RUNS = 4
-# In more roundings than these an error of 1/1000 could hide.
-_LONGEST_WALK = 100.0
-# So many elements show in two runs what few show in four.
-_LARGE = 1_000_000
 _CPU = torch.device("cpu")
-_NO_SIDE = Side([])
 _HALVES = {"torch.float16": torch.float16, "torch.bfloat16": torch.bfloat16}
-# What torch raises of arguments that it does not take.
-_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
-             ValueError)  # fmt: skip
+REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+            ValueError)  # fmt: skip
+"""What torch raises of arguments that it does not take."""
 
 
-class _Noise(NamedTuple):
+class Noise(NamedTuple):
     """What moves one run: its inputs, and what its kernels hand on to each other."""
 
     generator: torch.Generator
@@ -89,8 +83,15 @@ class BothSides:
         copies_leaves: whether the call writes into its inputs.
         sent: the gradients that were sent back.
         unit: the rounding error of the narrowest dtype in the call.
+        noisy_dtype: that dtype.
+        real: the real dtype that the reference computes in.
+        result_sizes: how many elements each result and gradient has, in the order of both.
         plain: the call with its arguments as they were recorded.
         values: what was recorded of its input tensors.
+        api_name: the name of the function.
+        device: where the candidate runs.
+        seed: of the random numbers.
+        watch: takes the time of each phase.
     """
 
     def __init__(
@@ -103,25 +104,22 @@ class BothSides:
         seed: int,
         watch: Stopwatch | None = None,
     ) -> None:
-        self._watch = watch or Stopwatch()
+        self.watch = watch or Stopwatch()
         self._record = record
         self._name = name
+        self.api_name = name.api_name
         self._load = load
         self._gradients_for = gradients
-        self._device = device
-        self._seed = seed
+        self.device = device
+        self.seed = seed
         self.values = tensor_values(record)
         self._writes_unseen = name.api_name in UNSEEN_WRITERS
         self._base: list[torch.Tensor] | None = None
         self._versions: list[int] = []
         self._wants_gradients = wants_gradients(record, self.values)
-        self._real: torch.dtype = torch.float64
-        self._noisy_dtype = torch.float32
-        self._noise: list[Side] | None = None
-        self._as_recorded: list[Side] | None = None
-        self._moved: list[Side] | None = None
-        self._result_sizes: list[int] = []
-        self._precise: Side | None = None
+        self.real: torch.dtype = torch.float64
+        self.noisy_dtype = torch.float32
+        self.result_sizes: list[int] = []
         # Until a run has shown that it does not.
         self._draws_random = True
         self.autocast: torch.dtype | None = None
@@ -139,7 +137,7 @@ class BothSides:
         """Return the inputs as recorded; loaded again if a run wrote into them."""
         base = self._base
         if base is None or self._versions != [tensor._version for tensor in base]:
-            with self._watch.phase("load"):
+            with self.watch.phase("load"):
                 base = self._base = list(self._load())
             self._versions = [tensor._version for tensor in base]
         return base
@@ -168,26 +166,27 @@ class BothSides:
             side = self._try_candidate()
         self._draws_random = side.drew_random
         results = (*side.outputs, *side.leaves.values())
-        self._result_sizes = [t.numel() for t in results if t.is_floating_point() and t.numel()]
+        self.result_sizes = [t.numel() for t in results if t.is_floating_point() and t.numel()]
         self._choose_precision(side)
         return side
 
     def _try_candidate(self) -> Side:
         try:
-            with self._watch.phase("prepare"):
-                return self._candidate(self._device)
-        except _REFUSALS as err:
+            with self.watch.phase("prepare"):
+                return self.candidate(self.device)
+        except REFUSALS as err:
             is_final = self.copies_leaves or not self._wants_gradients
             if is_final or not isinstance(err, RuntimeError):
-                raise CannotJudgeError(_refusal("the device", err)) from err
+                raise CannotJudgeError(self._refusal("the device", err)) from err
         # Perhaps it writes into a leaf, which only a copy allows.
         self.copies_leaves = True
         return self._try_candidate()
 
-    def _candidate(self, device: torch.device) -> Side:
+    def candidate(self, device: torch.device) -> Side:
+        """Make the call as recorded, whatever becomes of it."""
         base = self.inputs()
         tensors = [
-            _as_leaf(tensor.to(device, copy=self._writes_unseen), is_wanted)
+            _as_leaf(self._place(tensor, device), is_wanted)
             for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True)
         ]
         around: AbstractContextManager[Any] | None = None
@@ -195,14 +194,18 @@ class BothSides:
             around = torch.autocast(device.type, dtype=self.autocast)
         return run_forward(
             self._rebuild(tensors, device),
-            seed=self._seed,
+            seed=self.seed,
             device=device,
             with_gradients=self._wants_gradients,
             copies_leaves=self.copies_leaves,
             watches_writes=self._writes_unseen,
             around=around,
-            timed=self._watch.phase("device"),
+            timed=self.watch.phase("device"),
         )
+
+    def _place(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        is_here = device.type == tensor.device.type
+        return tensor.to(device, copy=self._writes_unseen) if is_here else send(tensor, device)
 
     def _choose_precision(self, candidate: Side) -> None:
         plain = self.plain
@@ -211,12 +214,12 @@ class BothSides:
             [list(plain.args), dict(plain.kwargs)],
             lambda value: dtypes.append(value) if isinstance(value, torch.dtype) else None,
         )
-        self._real = reference_dtype(dtypes)
-        self.is_raised = not needs_recorded_dtype(self._name.api_name, plain.args, plain.kwargs)
+        self.real = reference_dtype(dtypes)
+        self.is_raised = not needs_recorded_dtype(self.api_name, plain.args, plain.kwargs)
         dtypes += [output.dtype for output in candidate.outputs]
         floats = [dtype for dtype in dtypes if is_raisable(dtype)]
-        self._noisy_dtype = max(floats, key=rounding_unit, default=torch.float32)
-        self.unit = rounding_unit(self._noisy_dtype)
+        self.noisy_dtype = max(floats, key=rounding_unit, default=torch.float32)
+        self.unit = rounding_unit(self.noisy_dtype)
 
     # --- the reference -----------------------------------------------------------------------
 
@@ -228,15 +231,15 @@ class BothSides:
         """
         if self.is_raised:
             try:
-                with self._watch.phase("prepare"):
-                    return self._reference()
-            except _REFUSALS:
+                with self.watch.phase("prepare"):
+                    return self.reference()
+            except REFUSALS:
                 self.is_raised = False
         try:
-            with self._watch.phase("prepare"):
-                return self._reference()
-        except _REFUSALS as err:
-            raise CannotJudgeError(_refusal("the CPU", err)) from err
+            with self.watch.phase("prepare"):
+                return self.reference()
+        except REFUSALS as err:
+            raise CannotJudgeError(self._refusal("the CPU", err)) from err
 
     def draw_again(self) -> Side:
         """Make a random call on the CPU in the recorded dtype, with other random numbers.
@@ -245,10 +248,11 @@ class BothSides:
             CannotJudgeError: the CPU refuses it.
         """
         self.is_raised = False
-        self._seed += 1
+        self.seed += 1
         return self.run_reference()
 
-    def _reference(self, noise: _Noise | None = None) -> Side:
+    def reference(self, noise: Noise | None = None) -> Side:
+        """Make the call on the CPU in the reference's dtype, whatever becomes of it."""
         base = self.inputs()
         tensors = []
         for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True):
@@ -258,23 +262,23 @@ class BothSides:
             tensors.append(_as_leaf(raised, is_wanted))
         call = self._rebuild(tensors, _CPU)
         if self.is_raised:
-            call = with_dtypes(call, lambda dtype: raise_dtype(dtype, self._real))
-            call = with_own_epsilon(call, self._name.api_name, base)
+            call = with_dtypes(call, lambda dtype: raise_dtype(dtype, self.real))
+            call = with_own_epsilon(call, self.api_name, base)
         around = None if noise is None else noise.mode
         before = torch.get_default_dtype()
         try:
             # Results of integers and of nothing come in the default dtype.
             if self.is_raised and before is torch.float32:
-                torch.set_default_dtype(self._real)
+                torch.set_default_dtype(self.real)
             return run_forward(
                 call,
-                seed=self._seed if self._draws_random else None,
+                seed=self.seed if self._draws_random else None,
                 device=_CPU,
                 with_gradients=self._wants_gradients,
                 copies_leaves=self.copies_leaves,
                 watches_writes=self._writes_unseen,
                 around=around,
-                timed=self._watch.phase("reference"),
+                timed=self.watch.phase("reference"),
             )
         finally:
             torch.set_default_dtype(before)
@@ -283,16 +287,8 @@ class BothSides:
         if self.autocast is not None and tensor.dtype is torch.float32:
             tensor = tensor.to(self.autocast)
         if self.is_raised:
-            return raise_tensor(tensor, self._real)
+            return raise_tensor(tensor, self.real)
         return tensor.detach().to("cpu", copy=True)
-
-    @property
-    def _is_noisy_inside(self) -> bool:
-        """Whether kernels compute in the recorded dtype: of bfloat16 nearly all use float32.
-
-        There a rounding error more would hide an error of one per cent.
-        """
-        return self._noisy_dtype is not torch.bfloat16 or self._name.api_name in STEPWISE_IN_HALVES
 
     # --- backward ----------------------------------------------------------------------------
 
@@ -302,25 +298,26 @@ class BothSides:
             return ""
         if not any(output.requires_grad for output in candidate.outputs):
             return ""
-        if undetermined_outputs(self._name.api_name):
+        if undetermined_outputs(self.api_name):
             return "gradients of vectors that may turn cannot be compared"
-        with self._watch.phase("load"):
+        with self.watch.phase("load"):
             self.sent = tuple(self._gradients_for(candidate.outputs))
         try:
-            with self._watch.phase("prepare"):
-                on_device = [None if g is None else g.to(self._device) for g in self.sent]
-                timed = self._watch.phase("device")
-                run_backward(candidate, on_device, self._device, timed)
+            with self.watch.phase("prepare"):
+                on_device = [None if g is None else send(g, self.device) for g in self.sent]
+                timed = self.watch.phase("device")
+                run_backward(candidate, on_device, self.device, timed)
         except (RuntimeError, ValueError) as err:
-            return _refusal("backward: the device", err)
+            return self._refusal("backward: the device", err)
         try:
-            with self._watch.phase("prepare"):
-                self._send_back(reference)
+            with self.watch.phase("prepare"):
+                self.send_back(reference)
         except (RuntimeError, ValueError) as err:
-            return _refusal("backward: the CPU", err)
+            return self._refusal("backward: the CPU", err)
         return ""
 
-    def _send_back(self, side: Side, noise: _Noise | None = None) -> None:
+    def send_back(self, side: Side, noise: Noise | None = None) -> None:
+        """Send the gradients back to a side on the CPU, whatever becomes of it."""
         sent = [
             None if gradient is None else gradient.to(output.dtype, copy=noise is not None)
             for gradient, output in zip(self.sent, side.outputs, strict=True)
@@ -329,110 +326,21 @@ class BothSides:
             for gradient in sent:
                 if gradient is not None:
                     disturb(gradient, noise.input_unit, noise.generator)
-        run_backward(side, sent, _CPU, self._watch.phase("reference"))
+        run_backward(side, sent, _CPU, self.watch.phase("reference"))
 
-    # --- noise -------------------------------------------------------------------------------
+    # --- a part ------------------------------------------------------------------------------
 
-    def noisy_sides(self) -> list[Side]:
-        """Return runs of the reference with rounding noise; made when first asked for."""
-        if self._noise is None:
-            with self._watch.phase("noise"):
-                self._noise = self._make_noise()
-        return self._noise
+    def part(self, pick: Callable[[torch.Tensor], torch.Tensor]) -> BothSides:
+        """Return the call with a part of each input and of each gradient that is sent back.
 
-    def _make_noise(self, *, inputs_only: bool = False) -> list[Side]:
-        found = []
-        generator = torch.Generator().manual_seed(self._seed)
-        size = sum(tensor.numel() for tensor in self.inputs())
-        by_steps = self._is_noisy_inside
-        for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
-            mode: AbstractContextManager[Any] = nullcontext()
-            if not inputs_only:
-                mode = RoundingNoise(self._noisy_dtype, self.unit, generator, by_steps=by_steps)
-            noise = _Noise(generator, mode, inputs_only or by_steps, self._input_unit())
-            try:
-                side = self._reference(noise)
-                if self.sent:
-                    with mode:
-                        self._send_back(side, noise)
-            except _REFUSALS:
-                # Noise led it out of what it takes; the other runs tell enough.
-                continue
-            found.append(side)
-        return found
-
-    def _input_unit(self) -> float:
-        """Return by how much inputs move: a rounding error, and what adding them up is worth.
-
-        A sum of n numbers is the exact sum of others that are off by sqrt(n) roundings at most,
-        almost surely, however much of it cancels. Sums of halves are kept in float32.
+        Args:
+            pick: returns the part of a tensor, or the tensor itself.
         """
-        given = [*self.inputs(), *(g for g in self.sent if g is not None)]
-        largest = max((tensor.numel() for tensor in given), default=1)
-        least = min(self._result_sizes, default=1)
-        walk = min(math.sqrt(max(largest // max(least, 1), 1)), _LONGEST_WALK)
-        if self.unit > rounding_unit(torch.float32):
-            return self.unit + walk * rounding_unit(torch.float32)
-        return self.unit * walk
-
-    def cpu_as_recorded(self) -> list[Side]:
-        """Return what the CPU makes of the call in the recorded dtype: it errs too.
-
-        None where it is the device itself, or has no such kernel.
-        """
-        if self._as_recorded is None:
-            self._as_recorded = []
-            if self._device.type != "cpu":
-                with self._watch.phase("noise"):
-                    self._as_recorded = self._run_as_recorded()
-        return self._as_recorded
-
-    def _run_as_recorded(self) -> list[Side]:
-        try:
-            side = self._candidate(_CPU)
-            if self.sent:
-                self._send_back(side)
-        except _REFUSALS:
-            # The CPU has no such kernel for this dtype; the noise stands alone.
-            return []
-        return [side]
-
-    def ill_conditioned_sides(self) -> list[Side]:
-        """Return runs of the reference whose inputs are off by a rounding error, and nothing else.
-
-        Of bfloat16 alone: for other dtypes the noisy runs do that, too. Not of a function of one
-        number: nothing is rounded inside it before something else is added.
-        """
-        if self._moved is None:
-            self._moved = []
-            if not self._is_noisy_inside and not self._is_elementwise():
-                with self._watch.phase("noise"):
-                    self._moved = self._make_noise(inputs_only=True)
-        return self._moved
-
-    def _is_elementwise(self) -> bool:
-        floats = [tensor for tensor in self.inputs() if tensor.is_floating_point()]
-        return len(floats) == 1 and set(self._result_sizes) <= {floats[0].numel()}
-
-    def precise_side(self) -> Side | None:
-        """Return the reference in float64 where it was float32, which may itself be inexact.
-
-        From then on every other run of the reference has that precision, too.
-        """
-        if self._precise is None and self.is_raised and self._real is torch.float32:
-            self._real = torch.float64
-            try:
-                with self._watch.phase("noise"):
-                    side = self._reference()
-                    if self.sent:
-                        self._send_back(side)
-            except _REFUSALS:
-                # The CPU has no such kernel; float32 is the best there is.
-                self._real = torch.float32
-                self._precise = _NO_SIDE
-            else:
-                self._precise = side
-        return self._precise if self._precise is not _NO_SIDE else None
+        part = copy.copy(self)
+        part._load = lambda: [pick(tensor).clone() for tensor in self.inputs()]
+        part._base = None
+        part.sent = tuple(None if sent is None else pick(sent) for sent in self.sent)
+        return part
 
     def _rebuild(self, tensors: Sequence[torch.Tensor], device: torch.device) -> RebuiltCall:
         """Return the recorded call with other tensors, on another device."""
@@ -448,6 +356,20 @@ class BothSides:
             plain.function, map_leaves(plain.args, changed), map_leaves(plain.kwargs, changed)
         )
 
+    def _refusal(self, who: str, err: Exception) -> str:
+        """Say why there is no result, and what of the call may have been lost in the dump."""
+        text = " ".join(str(err).split())
+        short = text if len(text) <= 300 else text[:300] + "…"
+        refusal = f"{who} refuses the call: {type(err).__name__}: {short}"
+        if "out of bounds for storage" in text:
+            return (
+                f"the dump holds the elements of a view, and the call looks beyond them; {refusal}"
+            )
+        lost = dict_places(self._record)
+        if lost and not isinstance(err, NotImplementedError):
+            return f"the dump holds {' and '.join(lost)} as a dict, whatever it was; {refusal}"
+        return refusal
+
     def _leaf_flags(self, base: Sequence[torch.Tensor]) -> list[bool]:
         return [
             self._wants_gradients
@@ -459,9 +381,3 @@ class BothSides:
 
 def _as_leaf(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
     return tensor.detach().requires_grad_(is_wanted)
-
-
-def _refusal(who: str, err: Exception) -> str:
-    text = " ".join(str(err).split())
-    short = text if len(text) <= 300 else text[:300] + "…"
-    return f"{who} refuses the call: {type(err).__name__}: {short}"

@@ -7,7 +7,7 @@ BothSides ─► outputs, written inputs, gradients ─► judge each ─► Che
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,6 +16,7 @@ import torch
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall
 from tensorprobe.precheck.both_sides import (
+    REFUSALS,
     BothSides,
     CannotJudgeError,
     GradientsFor,
@@ -44,6 +45,8 @@ from tensorprobe.precheck.kinds import (
     undetermined_outputs,
 )
 from tensorprobe.precheck.rebuild import RebuiltCall
+from tensorprobe.precheck.repeats import Repeats
+from tensorprobe.precheck.sample import is_worth_a_sample, samples_of
 from tensorprobe.precheck.side import Side, run_backward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
@@ -53,6 +56,8 @@ __all__ = ["CheckedCall", "CheckedOutput", "check_call"]
 
 # So many times the rounding error of its inputs a result must move to be ill-conditioned.
 _ILL_CONDITIONED = 4.0
+# A part of the call gives what the whole gave, up to this share of a rounding error.
+_SAME = 0.25
 
 _SPARSE = frozenset(
     (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -156,6 +161,7 @@ class _Check:
     def __init__(
         self, name: ApiCall, sides: BothSides, device: torch.device, watch: Stopwatch
     ) -> None:
+        self._repeats = Repeats(sides)
         self._watch = watch
         self._name = name
         self._sides = sides
@@ -179,6 +185,8 @@ class _Check:
         back: Verdict | None = "SKIP" if message else None
         if backward:
             back = worst_verdict([output.judgement.verdict for output in backward])
+            if back == "SKIP":
+                message = f"{backward[0].place}: {backward[0].judgement.message}"
         return CheckedCall(
             worst_verdict([output.judgement.verdict for output in forward]),
             back,
@@ -239,50 +247,92 @@ class _Check:
         if ours is None or theirs is None:
             judgement = _skip(f"{candidate.layout} tensors are not compared")
             return CheckedOutput(place, None, None, judgement)
-        sides = self._sides
-
-        def runs_of(noisy: Callable[[], list[Side]]) -> Runs:
-            return Runs(
-                lambda: [None if found is None else _plain(found) for found in map(pick, noisy())]
-            )
-
         judged = partial(
             judge_output,
             length=self._length(ours),
-            computed_in=sides.autocast if ours.is_floating_point() else None,
+            computed_in=self._sides.autocast if ours.is_floating_point() else None,
             is_gradient=place.startswith("backward"),
         )
         with self._watch.phase("measure"):
             judgement = judged(ours, theirs)
             if judgement.verdict != "error":
                 return CheckedOutput(place, ours, theirs, judgement)
-            precise = sides.precise_side()
-            better = None if precise is None else pick(precise)
-            found = None if better is None else _plain(better)
-            truth = theirs if found is None else found
-            judgement = judged(
-                ours,
-                truth,
-                noise=(
-                    runs_of(sides.noisy_sides),
-                    runs_of(sides.cpu_as_recorded),
-                    Runs(lambda: self._if_ill_conditioned(truth, pick), may_drift=False),
-                ),
-            )
+            if is_worth_a_sample(ours):
+                settled = self._judge_sample(judged, judgement, ours, theirs, pick)
+                if settled is not None:
+                    return CheckedOutput(place, ours, theirs, settled)
+            truth = _of(self._repeats.precise(), pick)
+            truth = theirs if truth is None else truth
+            judgement = judged(ours, truth, noise=self._noise(self._repeats, truth, pick))
         return CheckedOutput(place, ours, truth, judgement)
 
-    def _if_ill_conditioned(self, truth: torch.Tensor, pick: Pick) -> list[torch.Tensor | None]:
-        """Return runs whose inputs were moved, if that moves the result far more than a rounding.
+    def _judge_sample(
+        self,
+        judged: Callable[..., Judgement],
+        judgement: Judgement,
+        ours: torch.Tensor,
+        theirs: torch.Tensor,
+        pick: Pick,
+    ) -> Judgement | None:
+        """Judge the furthest rows of a large result; None if only the whole of it tells more."""
+        numbers = judgement.numbers
+        if numbers is None or numbers.pair.candidate_nonfinite or numbers.pair.reference_nonfinite:
+            return None
+        for sample, part in samples_of(self._sides, ours, theirs):
+            repeats = Repeats(self._sides, part)
+            try:
+                truth = _of(repeats.precise() or repeats.again(), pick)
+            except REFUSALS:
+                continue
+            there = sample.of(theirs)
+            if truth is None or truth.shape != there.shape:
+                continue
+            if _norm(truth - there) > self._sides.unit * _SAME * _norm(there):
+                # These rows depend on others.
+                continue
+            of_part = judged(sample.of(ours), truth, noise=self._noise(repeats, truth, pick))
+            if of_part.verdict == "error":
+                return None
+            rows = f"{len(sample.places)} of {sample.count} rows, the furthest among them"
+            reason = f"rounding noise moves the precise result as far, seen in {rows}"
+            return replace(judgement, verdict="warning", message=f"{judgement.message}; {reason}")
+        return None
+
+    def _noise(self, repeats: Repeats, truth: torch.Tensor, pick: Pick) -> tuple[Runs, ...]:
+        """Return the kinds of runs that may explain a result."""
+
+        def results_of(sides: Iterable[Side]) -> Iterator[torch.Tensor | None]:
+            return (_of(side, pick) for side in sides)
+
+        return (
+            Runs(lambda: results_of(repeats.noisy())),
+            Runs(lambda: results_of(repeats.cpu_as_recorded())),
+            Runs(
+                lambda: self._if_ill_conditioned(truth, results_of(repeats.ill_conditioned())),
+                may_drift=False,
+            ),
+        )
+
+    def _if_ill_conditioned(
+        self, truth: torch.Tensor, runs: Iterable[torch.Tensor | None]
+    ) -> Iterator[torch.Tensor]:
+        """Yield runs whose inputs were moved, if that moves the result far more than a rounding.
 
         Where it does not, an error of a few roundings is no matter of the data.
         """
-        sides = self._sides.ill_conditioned_sides()
-        runs = [None if found is None else _plain(found) for found in map(pick, sides)]
-        if not (truth.is_floating_point() or truth.is_complex()):
-            return runs
-        size = _norm(truth) * self._sides.unit * _ILL_CONDITIONED
-        same = [run for run in runs if run is not None and run.shape == truth.shape]
-        return runs if any(_norm(run - truth) > size for run in same) else []
+        is_float = truth.is_floating_point() or truth.is_complex()
+        size = _norm(truth) * self._sides.unit * _ILL_CONDITIONED if is_float else 0.0
+        near: list[torch.Tensor] | None = [] if is_float else None
+        for run in runs:
+            if run is None or run.shape != truth.shape:
+                continue
+            if near is None:
+                yield run
+                continue
+            near.append(run)
+            if _norm(run - truth) > size:
+                yield from near
+                near = None
 
     def _length(self, output: torch.Tensor) -> int:
         """Return how many numbers one element is made of, at most."""
@@ -378,6 +428,11 @@ def _gradient_picker(index: int) -> Pick:
     return lambda side: side.gradients.get(index)
 
 
+def _of(side: Side | None, pick: Pick) -> torch.Tensor | None:
+    found = None if side is None else pick(side)
+    return None if found is None else _plain(found)
+
+
 def _norm(tensor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=_wide(tensor)).nan_to_num_())
 
@@ -400,4 +455,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor = tensor.detach().to_dense()
     if tensor.layout is not torch.strided:
         return None
+    if tensor._is_zerotensor():
+        # It has no memory that could be looked at.
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
     return fetch(tensor.detach()).resolve_conj().resolve_neg()

@@ -163,8 +163,7 @@ class _Source:
         return self._read(value) if waiting is None else waiting.result()
 
     def _read(self, value: TensorValue) -> torch.Tensor:
-        pins = self._checker.device.type == "cuda"
-        return load_tensor(self._checker.part, value, pins=pins)
+        return load_tensor(self._checker.part, value)
 
     def inputs(self) -> Sequence[torch.Tensor]:
         if not self._is_real:

@@ -2,7 +2,7 @@
 
     equal ─► pass
     within the tolerance of its dtype and reduction length ─► pass
-    else: no element further off than the next number of its dtype ─► warning
+    else: no element further off than the next number of its dtype, towards it ─► warning
     else: as sums that are kept in a half would be, and not larger or smaller as a whole ─► warning
     else: as far off as rounding noise moves the precise result ─► warning, else error
 
@@ -15,7 +15,7 @@ their own they decide nothing in a half precision: two neighbouring bfloat16 num
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,11 +32,11 @@ class Runs:
     """Runs of the reference that rounding moved.
 
     Attributes:
-        make: returns the output of each; asked only when needed.
+        make: returns the output of each; asked only when needed, for one after the other.
         may_drift: whether a result may be larger or smaller as a whole if these are.
     """
 
-    make: Callable[[], Sequence[torch.Tensor | None]]
+    make: Callable[[], Iterable[torch.Tensor | None]]
     may_drift: bool = True
 
 
@@ -70,6 +70,8 @@ _MOST_ROUNDINGS = 64.0
 # Sums of halves are kept in float32.
 _SUM_UNIT = 2.0**-24
 _WIDEST = 2e-4
+# Each rounding moves a number by half a step at most; a result and what it is made of are rounded.
+_TWO_ROUNDINGS = 1.0
 # How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
 _OWN_SUM = 0.6
 _MOST_OWN_SUM = 12.0
@@ -174,7 +176,8 @@ def judge_output(
         within = f"{missed}, which rounding in {dtype} explains" if missed else ""
         return judgement("pass", within)
     why = _describe_excess(dtype, numbers, limit, length)
-    if numbers.ulp_max is not None and numbers.ulp_max <= 1 and numbers.distance is not None:
+    is_next = numbers.ulp_max is not None and numbers.ulp_max <= 1 and numbers.distance is not None
+    if is_next and _is_rounded_twice(candidate, reference):
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
     if _is_own_sum(dtype, numbers, length, is_gradient=is_gradient):
@@ -224,6 +227,23 @@ def _excess(numbers: OutputNumbers, limit: float) -> float:
     if numbers.distance is None:
         return math.inf
     return max(numbers.distance / limit, numbers.worst / (_ELEMENT * limit))
+
+
+def _is_rounded_twice(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Whether each element is as near to the precise one as two roundings leave it.
+
+    That is the next number of its dtype where the precise one lies towards it. Where it lies on the
+    other side, the next number is off by more: in bfloat16 by one per cent.
+    """
+    limits = torch.finfo(candidate.dtype)
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    truth, ours = reference.to(wide), candidate.to(wide)
+    if truth.is_complex():
+        truth, ours = torch.view_as_real(truth), torch.view_as_real(ours)
+    step = torch.exp2(torch.frexp(truth).exponent.double() - 1).mul_(limits.eps)
+    step.clamp_(min=limits.smallest_normal * limits.eps)
+    is_off = (ours - truth).abs() > _TWO_ROUNDINGS * step
+    return not bool((is_off & torch.isfinite(truth) & torch.isfinite(ours)).any())
 
 
 def _is_own_sum(
@@ -312,13 +332,13 @@ def _is_noise(
 def _growing(
     noise: Sequence[Runs], reference: torch.Tensor
 ) -> Iterator[tuple[list[torch.Tensor], bool]]:
-    """Yield the noisy runs, and again together with each further kind of them."""
+    """Yield the first noisy run, and again together with each further one."""
     same: list[torch.Tensor] = []
     for runs in noise:
-        more = [run for run in runs.make() if run is not None and run.shape == reference.shape]
-        if more:
-            same += more
-            yield same, runs.may_drift
+        for run in runs.make():
+            if run is not None and run.shape == reference.shape:
+                same.append(run)
+                yield same, runs.may_drift
 
 
 def _place_of(differs: torch.Tensor) -> list[int]:

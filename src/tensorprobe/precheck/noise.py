@@ -15,6 +15,7 @@ of the number's bits, another one in each run and each time.
 from __future__ import annotations
 
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -53,6 +54,11 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         by_steps: whether kernels of several steps are taken apart.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler, a second and more, to keep it away from here."""
+        return False
+
     def __init__(
         self,
         dtype: torch.dtype,
@@ -89,7 +95,9 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         read = self._write_rounded if func._schema.is_mutable else self._as_rounded
-        result = func(*map_leaves(tuple(args), read), **map_leaves(kwargs, read))
+        # Of a step as torch names it, the kernel alone: what is around it takes many times as long.
+        kernel = getattr(func, "impl_aten", func)
+        result = kernel(*map_leaves(tuple(args), read), **map_leaves(kwargs, read))
         if not _keeps_numbers(func):
             for value in result if isinstance(result, (tuple, list)) else (result,):
                 if isinstance(value, torch.Tensor):
@@ -245,16 +253,33 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 @cache
 def _steps_of(func: torch._ops.OpOverload) -> Any:
     """Return how torch takes a kernel apart into smaller ones, or None."""
-    try:
-        from torch._decomp import decomposition_table
-    except ImportError:
-        return None
+    table = _decompositions()
     if func is torch.ops.aten.soft_margin_loss_backward.default:
         return _soft_margin_loss_backward
     # Taken apart, attention returns something else beside its result than its backward expects.
     if func._schema.is_mutable or "attention" in func._schema.name:
         return None
-    return decomposition_table.get(func)
+    return table.get(func)
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    """Return how torch takes kernels apart, without its compiler.
+
+    Many of these functions import the compiler when they are first called, only to keep it away
+    from themselves; that takes longer than most checks.
+    """
+    try:
+        from torch import _refs
+        from torch._decomp import decomposition_table
+    except ImportError:
+        return {}
+    for function in (*decomposition_table.values(), *vars(_refs).values()):
+        while isinstance(function, FunctionType):
+            vars(function).setdefault("__dynamo_disable", function)
+            held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+            function = held["fn"].cell_contents if "fn" in held else None
+    return decomposition_table
 
 
 def _soft_margin_loss_backward(

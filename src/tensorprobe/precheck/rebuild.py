@@ -101,20 +101,19 @@ def rebuild_call(
     return RebuiltCall(function, args, kwargs)
 
 
-def load_tensor(part: RankDump, value: TensorValue, *, pins: bool = False) -> torch.Tensor:
+def load_tensor(part: RankDump, value: TensorValue) -> torch.Tensor:
     """Return the recorded data of a tensor on the CPU, bit for bit in its own dtype.
 
     Args:
         part: the dump.
         value: which tensor.
-        pins: whether large ones go where CUDA reads them fastest.
 
     Raises:
         RebuildError: there is no data, or it cannot be read; the message is the reason.
     """
     try:
         data = part.load(value)
-        tensor = from_host(data, pins=pins)
+        tensor = from_host(data)
     except (DumpError, TypeError) as err:
         raise RebuildError(str(err)) from err
     if str(tensor.dtype) != value.dtype:
@@ -144,6 +143,10 @@ def import_modules(names: tuple[str, ...]) -> None:
             ) from err
 
 
+# Of these tensors a dump has the numbers and not where they stood.
+_WITHOUT_PLACES = ("sparse_", "nested ")
+
+
 class _Builder:
     """Turns values into arguments.
 
@@ -165,6 +168,8 @@ class _Builder:
         match value:
             case None:
                 return None
+            case TensorValue(form=str(form)) if form.startswith(_WITHOUT_PLACES):
+                raise RebuildError(f"the dump holds only the values of {place}, which was {form}")
             case TensorValue():
                 return self._load(value)
             case ScalarValue():

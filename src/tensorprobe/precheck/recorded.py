@@ -13,13 +13,20 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["tensor_values", "wants_gradients"]
+__all__ = ["dict_places", "tensor_values", "wants_gradients"]
 
 
 def tensor_values(record: CallRecord) -> list[TensorValue]:
     """Return the descriptions of the input tensors in the order of the arguments."""
     given = (*(record.inputs or ()), *(record.kwargs or {}).values())
     return [value for argument in given for value in _tensors_of(argument)]
+
+
+def dict_places(record: CallRecord) -> list[str]:
+    """Return which arguments were recorded as a dict; objects of other classes are, too."""
+    places = {f"input.{index}": value for index, value in enumerate(record.inputs or ())}
+    places |= {f"input.{key}": value for key, value in (record.kwargs or {}).items()}
+    return [place for place, value in places.items() if isinstance(value, DictValue)]
 
 
 def _tensors_of(value: Value) -> Iterator[TensorValue]:

@@ -25,6 +25,8 @@ _SCRIPT = '''\
 """Repeat {name} alone: on {device} in the recorded dtype, and on the CPU in float64.
 
     python repro.py [DEVICE]
+
+Exit code 1: a result is still off, as it was in the check; 0: none is.
 """
 
 import sys
@@ -34,6 +36,8 @@ import torch
 {imports}
 HERE = Path(__file__).parent
 device = torch.device(sys.argv[1] if len(sys.argv) > 1 else {device!r})
+# What the distance of each result may be that failed; an element may be off by four times that.
+LIMITS = {limits}
 
 
 def arguments(change):
@@ -92,15 +96,35 @@ def raised(tensor):
 
 candidate = run(lambda tensor: tensor.to(device))
 reference = run(raised)
+is_off = len(candidate) != len(reference)
 for (name, ours), (_, theirs) in zip(candidate, reference):
-    ours, theirs = raised(ours.detach().cpu()), raised(theirs.detach())
+    dtype, ours, theirs = ours.dtype, raised(ours.detach().cpu()), raised(theirs.detach())
     if ours.dtype.is_floating_point or ours.dtype.is_complex:
-        error = (ours - theirs).abs()
-        size = theirs.norm().item() or 1.0
-        distance, largest = error.norm().item() / size, error.max().item()
-        print(f"{{name}}: distance {{distance:.3e}}, largest error {{largest:.3e}}")
+        # What the dtype can hold of the reference.
+        theirs = raised(theirs.to(dtype))
+        finite = torch.isfinite(ours) & torch.isfinite(theirs)
+        same = finite | (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
+        error = torch.where(finite, ours - theirs, 0).abs()
+        rows = torch.where(finite, theirs, 0)
+        size = rows.norm().item() or 1.0
+        distance = error.norm().item() / size
+        largest = error.max().item() if error.numel() else 0.0
+        text = f"distance {{distance:.3e}}, largest error {{largest:.3e}}"
+        odd = int((~same).sum())
+        if odd:
+            text += f"; {{odd}} of {{ours.numel()}} elements are NaN or infinite on one side only"
+        if name in LIMITS:
+            mean = size / max(int(finite.sum()), 1) ** 0.5
+            worst = (error / (rows.abs() + mean)).max().item() if ours.numel() else 0.0
+            wrong = bool(odd) or distance > LIMITS[name] or worst > 4 * LIMITS[name]
+            text += f"; the limit is {{LIMITS[name]:.3e}}" + (": FAILED" if wrong else "")
+            is_off = is_off or wrong
     else:
-        print(f"{{name}}: {{int((ours != theirs).sum())}} of {{ours.numel()}} elements differ")
+        odd = int((ours != theirs).sum())
+        text = f"{{odd}} of {{ours.numel()}} elements differ"
+        is_off = is_off or bool(odd)
+    print(f"{{name}}: {{text}}")
+sys.exit(1 if is_off else 0)
 '''
 
 
@@ -131,6 +155,7 @@ def save_error(
             kwargs=kwargs,
             function=path_of_call(name),
             copies=checked.copies_leaves,
+            limits=_limits_of(checked),
         )
         write_whole_file(own / "repro.py", [script.encode()])
     for index, gradient in enumerate(checked.gradients):
@@ -141,6 +166,18 @@ def save_error(
             if tensor is not None:
                 torch.save(tensor.detach().clone(), own / f"{side}.{output.place}.pt")
     return own
+
+
+def _limits_of(checked: CheckedCall) -> dict[str, float]:
+    """Return the limits of the results that failed, by the names that the script gives them."""
+    forward = [o for o in checked.outputs if o.place.startswith("forward.output")]
+    backward = [o for o in checked.outputs if o.place.startswith("backward")]
+    return {
+        f"{kind} {index}": output.judgement.limit
+        for kind, outputs in (("output", forward), ("gradient", backward))
+        for index, output in enumerate(outputs)
+        if output.judgement.verdict == "error" and output.judgement.limit is not None
+    }
 
 
 class _ScriptWriter:

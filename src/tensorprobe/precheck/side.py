@@ -66,7 +66,7 @@ def run_forward(
     Raises:
         Exception: whatever the call raises.
     """
-    given = list(tensors_in((call.args, dict(call.kwargs))))
+    given = tensors_in((call.args, dict(call.kwargs)))
     leaves = {
         place: tensor
         for place, tensor in enumerate(given)
@@ -88,7 +88,7 @@ def run_forward(
                 map_leaves(call.args, replaced),
                 map_leaves(dict(call.kwargs), replaced),
             )
-            given = list(tensors_in((call.args, dict(call.kwargs))))
+            given = tensors_in((call.args, dict(call.kwargs)))
         versions = [tensor._version for tensor in given]
         before_call = [tensor.detach().clone() for tensor in given] if watches_writes else []
         with timed or nullcontext():
@@ -144,7 +144,7 @@ def run_backward(
 
 
 def _outputs_of(result: Any) -> list[torch.Tensor]:
-    tensors = list(tensors_in(result))
+    tensors = tensors_in(result)
     if tensors:
         return tensors
     numbers = result if isinstance(result, (tuple, list)) else (result,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import perf_counter
 
 __all__ = ["PHASES", "Phase", "Stopwatch"]
 
@@ -28,7 +28,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {"other": 0.0}
         self._stack = ["other"]
-        self._since = time.perf_counter()
+        self._since = perf_counter()
 
     def phase(self, name: str) -> Phase:
         """Return a phase that begins and ends with the block that it is entered for."""
@@ -41,23 +41,24 @@ class Stopwatch:
 
     def resume(self) -> None:
         """Leave out the time since it was stopped."""
-        self._since = time.perf_counter()
+        self._since = perf_counter()
 
     def begin(self, name: str) -> None:
         """Let the time go to a phase."""
-        self._add()
-        self._stack.append("noise" if self._stack[-1] == "noise" else name)
+        inner = self._add()
+        self._stack.append("noise" if inner == "noise" else name)
 
     def end(self) -> None:
         """Let the time go to the phase before."""
         self._add()
         self._stack.pop()
 
-    def _add(self) -> None:
-        now = time.perf_counter()
-        name = self._stack[-1]
-        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._since
+    def _add(self) -> str:
+        now = perf_counter()
+        name, seconds = self._stack[-1], self._seconds
+        seconds[name] = seconds.get(name, 0.0) + now - self._since
         self._since = now
+        return name
 
 
 class Phase:

@@ -14,6 +14,8 @@ from tensorprobe.report.value_text import clean_text
 __all__ = ["PartSummary", "print_answer", "print_call", "print_summary", "show_progress"]
 
 _LISTED = 20
+# More ranks than these do not fit one screen.
+_MANY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +66,18 @@ def print_answer(lines: Sequence[str]) -> None:
 def print_summary(
     parts: Sequence[PartSummary], extra_files: Sequence[Path], missing: Sequence[str]
 ) -> None:
-    """Print a few lines per rank, where the results are, and what could not be compared."""
+    """Print a few lines per rank, where the results are, and what could not be compared.
+
+    Of many ranks only those are shown in which something fails or has no partner.
+    """
     out = sys.stdout
-    for part in parts:
-        counts = f"{part.passed} passed, {part.failed} failed"
-        if part.open:
-            counts += f", {part.open} without a verdict"
-        out.write(f"{part.label}: {part.compared} values compared by {part.kind}: {counts}\n")
-        if part.unmatched or part.reference_only:
-            out.write(
-                f"  unmatched: {part.unmatched} values of the candidate, "
-                f"{part.reference_only} calls and values of the reference\n"
-            )
-            for example in part.examples:
-                out.write(f"    {clean_text(example)}\n")
-            if part.unmatched > part.compared:
-                out.write(
-                    "    most values have no partner: are these runs of one model, captured alike? "
-                    "--fuzzy matches calls whose numbers differ\n"
-                )
-        if part.first_failure is not None:
-            out.write(f"  first that fails: {clean_text(part.first_failure)}\n")
-        if part.advice:
-            out.write(f"  {clean_text(part.advice)}\n")
-        for file in part.files:
-            out.write(f"  {clean_text(str(file))}\n")
+    if len(parts) > _MANY:
+        _print_many(parts)
+    else:
+        for part in parts:
+            _print_part(part)
+            for file in part.files:
+                out.write(f"  {clean_text(str(file))}\n")
     for file in extra_files:
         out.write(f"{clean_text(str(file))}\n")
     out.flush()
@@ -96,6 +85,57 @@ def print_summary(
         sys.stderr.write(f"missing: {clean_text(problem)}\n")
     if len(missing) > _LISTED:
         sys.stderr.write(f"missing: … and {len(missing) - _LISTED} more\n")
+
+
+def _print_many(parts: Sequence[PartSummary]) -> None:
+    out = sys.stdout
+    total = sum(part.compared for part in parts)
+    kinds = " and ".join(dict.fromkeys(part.kind for part in parts))
+    counts = _counts(
+        *(sum(getattr(part, name) for part in parts) for name in ("passed", "failed", "open"))
+    )
+    out.write(f"{len(parts)} ranks: {total} values compared by {kinds}: {counts}\n")
+    shown = [part for part in parts if part.failed or part.unmatched or part.reference_only]
+    for part in shown[:_LISTED]:
+        _print_part(part)
+    if len(shown) > _LISTED:
+        labels = ", ".join(part.label for part in shown[_LISTED : 2 * _LISTED])
+        more = ", …" if len(shown) > 2 * _LISTED else ""
+        out.write(f"… and {len(shown) - _LISTED} more like these: {labels}{more}\n")
+    by_folder: dict[Path, list[str]] = {}
+    for part in parts:
+        for file in part.files:
+            by_folder.setdefault(file.parent, []).append(file.name)
+    for folder, names in by_folder.items():
+        first = ", ".join(file.name for file in parts[0].files if file.parent == folder)
+        out.write(clean_text(f"{len(names)} files in {folder}: {first}, …") + "\n")
+
+
+def _print_part(part: PartSummary) -> None:
+    out = sys.stdout
+    counts = _counts(part.passed, part.failed, part.open)
+    out.write(f"{part.label}: {part.compared} values compared by {part.kind}: {counts}\n")
+    if part.unmatched or part.reference_only:
+        out.write(
+            f"  unmatched: {part.unmatched} values of the candidate, "
+            f"{part.reference_only} calls and values of the reference\n"
+        )
+        for example in part.examples:
+            out.write(f"    {clean_text(example)}\n")
+        if part.unmatched > part.compared:
+            out.write(
+                "    most values have no partner: are these runs of one model, captured alike? "
+                "--fuzzy matches calls whose numbers differ\n"
+            )
+    if part.first_failure is not None:
+        out.write(f"  first that fails: {clean_text(part.first_failure)}\n")
+    if part.advice:
+        out.write(f"  {clean_text(part.advice)}\n")
+
+
+def _counts(passed: int, failed: int, undecided: int) -> str:
+    text = f"{passed} passed, {failed} failed"
+    return f"{text}, {undecided} without a verdict" if undecided else text
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["PLAIN_DTYPES", "fetch", "from_host", "is_plain", "memory_of", "to_host"]
+__all__ = ["PLAIN_DTYPES", "fetch", "from_host", "is_plain", "memory_of", "send", "to_host"]
 
 # What numpy lacks is looked at through an integer of the same size.
 _LENS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -37,6 +37,8 @@ _WRITABLE = 0x200
 
 # From so many bytes on one thread is too few.
 _LARGE = 1 << 20
+# Larger parts are no faster, and smaller ones cost more copies.
+_STAGE = 1 << 25
 
 _VIEWED = frozenset(dtype for dtype in PLAIN_DTYPES if not DTYPES[str(dtype)].native)
 
@@ -84,12 +86,11 @@ def memory_of(tensor: torch.Tensor) -> memoryview | None:
     return view
 
 
-def from_host(data: TensorData, *, pins: bool = False) -> torch.Tensor:
+def from_host(data: TensorData) -> torch.Tensor:
     """Return a tensor of its own with these bits, in the layout that they lie in.
 
     Args:
         data: the bits, perhaps those of a mapped file.
-        pins: whether large ones go where CUDA reads them fastest.
 
     >>> from tensorprobe.dtypes import DTYPES
     >>> from_host(TensorData(DTYPES["torch.bfloat16"], np.array([0x3F80], np.uint16)))
@@ -103,7 +104,7 @@ def from_host(data: TensorData, *, pins: bool = False) -> torch.Tensor:
         raise TypeError(f"this torch has no {data.dtype.name}")
     is_real = data.dtype.kind != "complex"
     if is_real and data.array.nbytes >= _LARGE and data.array.flags.c_contiguous:
-        return _copy_large(data, dtype, pins=pins)
+        return _copy_large(data, dtype)
     # A copy: the array may be a mapped file, and an expanded one must be dense to be written to.
     bits = np.array(data.array, order="K", copy=True)
     if data.dtype.kind == "bool" or (data.dtype.native and data.dtype.itemsize > 8):
@@ -116,32 +117,61 @@ def from_host(data: TensorData, *, pins: bool = False) -> torch.Tensor:
 def fetch(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor on the host; one that is there already is not copied.
 
-    From a CUDA device large ones come into pinned memory, which torch keeps for the next ones:
-    ten times as fast as into fresh pages.
+    From a CUDA device large ones come by way of pinned memory: a device writes into pages of its
+    own choice at a tenth of the speed, and pinning as much as a large tensor needs takes as long.
     """
     if tensor.device.type == "cpu":
         return tensor
-    if tensor.device.type != "cuda" or tensor.numel() * tensor.element_size() < _LARGE:
+    if not _goes_in_parts(tensor, tensor.device):
         return tensor.cpu()
     tensor = tensor.resolve_conj().resolve_neg()
+    host = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return host if _copy_in_parts(tensor.contiguous(), host) else tensor.cpu()
+
+
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a host's tensor on a device; to CUDA large ones go by way of pinned memory."""
+    if tensor.device.type != "cpu" or not _goes_in_parts(tensor, device):
+        return tensor.to(device)
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return tensor.to(device)
+    there = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    return there if _copy_in_parts(tensor, there) else tensor.to(device)
+
+
+def _goes_in_parts(tensor: torch.Tensor, device: torch.device) -> bool:
+    if device.type != "cuda" or not is_plain(tensor):
+        return False
+    return tensor.numel() * tensor.element_size() >= _LARGE
+
+
+def _copy_in_parts(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Copy between host and device; False, and nothing, where no memory can be pinned.
+
+    The host's side of it is done by all of torch's threads, which also share the work of making
+    new pages.
+    """
+    size = source.numel() * source.element_size()
     try:
-        host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        # torch keeps it for the next.
+        stage = torch.empty(min(size, _STAGE), dtype=torch.uint8, pin_memory=True)
     except RuntimeError:
-        # The system lets us pin no more.
-        return tensor.cpu()
-    return host.copy_(tensor)
+        return False
+    with torch.no_grad():
+        bits, place = source.view(-1).view(torch.uint8), target.view(-1).view(torch.uint8)
+        for start in range(0, size, _STAGE):
+            part = bits[start : start + _STAGE]
+            held = stage[: len(part)].copy_(part)
+            place[start : start + _STAGE].copy_(held)
+    return True
 
 
-def _copy_large(data: TensorData, dtype: torch.dtype, *, pins: bool) -> torch.Tensor:
+def _copy_large(data: TensorData, dtype: torch.dtype) -> torch.Tensor:
     """Copy with all of torch's threads, which also share the work of making the pages."""
     array = data.array
     memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
     source = torch.frombuffer(memory, dtype=dtype).view(array.shape)
-    try:
-        tensor = torch.empty(array.shape, dtype=dtype, pin_memory=pins)
-    except RuntimeError:
-        tensor = torch.empty(array.shape, dtype=dtype)
-    return tensor.copy_(source)
+    return torch.empty(array.shape, dtype=dtype).copy_(source)
 
 
 def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:

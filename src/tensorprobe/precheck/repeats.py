@@ -1,0 +1,188 @@
+"""Run the reference of a call again: more precisely, or with noise, where a result is in doubt.
+
+Nothing is run before it is asked for, and one noisy run after the other: most doubts are settled
+by the first, and more runs only explain more. What was run is kept for the other results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from tensorprobe.precheck.both_sides import REFUSALS, BothSides, Noise
+from tensorprobe.precheck.judge import rounding_unit
+from tensorprobe.precheck.kinds import STEPWISE_IN_HALVES
+from tensorprobe.precheck.noise import RoundingNoise
+from tensorprobe.precheck.side import Side
+from tensorprobe.precheck.stopwatch import Stopwatch
+
+__all__ = ["Repeats"]
+
+_NOISY_RUNS = 4
+# So many elements show in two runs what few show in four.
+_LARGE = 1_000_000
+# In more roundings than these an error of 1/1000 could hide.
+_LONGEST_WALK = 100.0
+_CPU = torch.device("cpu")
+_NO_SIDE = Side([])
+
+
+class Repeats:
+    """Further runs of one call, as many as are asked for.
+
+    Args:
+        sides: the call; both of its sides have been run.
+        part: the same call with a part of its inputs, if only that is to be run again.
+    """
+
+    def __init__(self, sides: BothSides, part: BothSides | None = None) -> None:
+        self._whole = sides
+        self._sides = part or sides
+        self._precise: Side | None = None
+        watch = sides.watch
+        self._noisy = _Kept(self._make_noisy(), watch)
+        self._moved = _Kept(self._make_moved(), watch)
+        self._as_recorded = _Kept(self._run_as_recorded(), watch)
+
+    def precise(self) -> Side | None:
+        """Return the reference in float64 where it was float32, which may itself be inexact.
+
+        From then on every other run of the reference has that precision, too.
+        """
+        sides = self._sides
+        if self._precise is None and sides.is_raised and sides.real is torch.float32:
+            sides.real = torch.float64
+            try:
+                self._precise = self.again()
+            except REFUSALS:
+                # The CPU has no such kernel; float32 is the best there is.
+                sides.real = torch.float32
+                self._precise = _NO_SIDE
+        return self._precise if self._precise is not _NO_SIDE else None
+
+    def again(self) -> Side:
+        """Run the reference once more.
+
+        Raises:
+            Exception: one of `REFUSALS`: the CPU refuses it.
+        """
+        with self._sides.watch.phase("noise"):
+            side = self._sides.reference()
+            if self._sides.sent:
+                self._sides.send_back(side)
+        return side
+
+    def noisy(self) -> Iterator[Side]:
+        """Return runs of the reference with rounding noise."""
+        return iter(self._noisy)
+
+    def cpu_as_recorded(self) -> Iterator[Side]:
+        """Return what the CPU makes of the call in the recorded dtype: it errs too.
+
+        None where it is the device itself, or has no such kernel.
+        """
+        return iter(self._as_recorded)
+
+    def ill_conditioned(self) -> Iterator[Side]:
+        """Return runs of the reference whose inputs are off by a rounding error, and nothing else.
+
+        Of bfloat16 alone: for other dtypes the noisy runs do that, too. Not of a function of one
+        number: nothing is rounded inside it before something else is added.
+        """
+        return iter(self._moved)
+
+    # --- how they are made -------------------------------------------------------------------
+
+    def _make_noisy(self) -> Iterator[Side]:
+        yield from self._make_noise(inputs_only=False)
+
+    def _make_moved(self) -> Iterator[Side]:
+        if not self._is_noisy_inside and not self._is_elementwise():
+            yield from self._make_noise(inputs_only=True)
+
+    def _make_noise(self, *, inputs_only: bool) -> Iterator[Side]:
+        sides = self._sides
+        generator = torch.Generator().manual_seed(sides.seed)
+        size = sum(tensor.numel() for tensor in sides.inputs())
+        by_steps = self._is_noisy_inside
+        for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
+            mode: AbstractContextManager[Any] = nullcontext()
+            if not inputs_only:
+                mode = RoundingNoise(sides.noisy_dtype, sides.unit, generator, by_steps=by_steps)
+            noise = Noise(generator, mode, inputs_only or by_steps, self._input_unit())
+            try:
+                side = sides.reference(noise)
+                if sides.sent:
+                    with mode:
+                        sides.send_back(side, noise)
+            except REFUSALS:
+                # Noise led it out of what it takes; the other runs tell enough.
+                continue
+            yield side
+
+    def _run_as_recorded(self) -> Iterator[Side]:
+        if self._sides.device.type == "cpu":
+            return
+        try:
+            side = self._sides.candidate(_CPU)
+            if self._sides.sent:
+                self._sides.send_back(side)
+        except REFUSALS:
+            # The CPU has no such kernel for this dtype; the noise stands alone.
+            return
+        yield side
+
+    # --- what the noise depends on: of the whole call ----------------------------------------
+
+    @property
+    def _is_noisy_inside(self) -> bool:
+        """Whether kernels compute in the recorded dtype: of bfloat16 nearly all use float32.
+
+        There a rounding error more would hide an error of one per cent.
+        """
+        whole = self._whole
+        return whole.noisy_dtype is not torch.bfloat16 or whole.api_name in STEPWISE_IN_HALVES
+
+    def _input_unit(self) -> float:
+        """Return by how much inputs move: a rounding error, and what adding them up is worth.
+
+        A sum of n numbers is the exact sum of others that are off by sqrt(n) roundings at most,
+        almost surely, however much of it cancels. Sums of halves are kept in float32.
+        """
+        whole = self._whole
+        given = [*whole.inputs(), *(g for g in whole.sent if g is not None)]
+        largest = max((tensor.numel() for tensor in given), default=1)
+        least = min(whole.result_sizes, default=1)
+        walk = min(math.sqrt(max(largest // max(least, 1), 1)), _LONGEST_WALK)
+        if whole.unit > rounding_unit(torch.float32):
+            return whole.unit + walk * rounding_unit(torch.float32)
+        return whole.unit * walk
+
+    def _is_elementwise(self) -> bool:
+        floats = [tensor for tensor in self._whole.inputs() if tensor.is_floating_point()]
+        return len(floats) == 1 and set(self._whole.result_sizes) <= {floats[0].numel()}
+
+
+class _Kept:
+    """Runs that are made when they are first asked for, and kept."""
+
+    def __init__(self, source: Iterator[Side], watch: Stopwatch) -> None:
+        self._source = source
+        self._watch = watch
+        self._made: list[Side] = []
+
+    def __iter__(self) -> Iterator[Side]:
+        place = 0
+        while True:
+            if place == len(self._made):
+                with self._watch.phase("noise"):
+                    following = next(self._source, None)
+                if following is None:
+                    return
+                self._made.append(following)
+            yield self._made[place]
+            place += 1

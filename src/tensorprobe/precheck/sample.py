@@ -1,0 +1,107 @@
+"""Of a large result that is in doubt, run again only some rows: those that are furthest off.
+
+    both results ─► the furthest rows, and some in between ─► the call with these rows of its inputs
+
+Rows along a dimension are those of the inputs that have as many dimensions and as many rows. It is
+not known beforehand whether a row of the result depends on these alone: the caller sees whether
+the part gives what the whole gave there, and runs the whole again if it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tensorprobe.precheck.both_sides import BothSides
+
+__all__ = ["Sample", "is_worth_a_sample", "samples_of"]
+
+# Smaller results are run again as a whole.
+_LARGE = 1 << 18
+# One row of so many is taken, but not fewer or more of them than these.
+_ONE_OF = 8
+_FEWEST_ROWS = 4
+_MOST_ROWS = 64
+_ATTEMPTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some rows of the tensors of a call.
+
+    Attributes:
+        ndim: how many dimensions those tensors have.
+        dimension: along which rows are taken.
+        count: how many rows there are.
+        places: those that are taken.
+    """
+
+    ndim: int
+    dimension: int
+    count: int
+    places: torch.Tensor
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return these rows of a tensor; of one that does not have them, all of it."""
+        if tensor.ndim != self.ndim or tensor.shape[self.dimension] != self.count:
+            return tensor
+        return tensor.index_select(self.dimension, self.places)
+
+
+def is_worth_a_sample(result: torch.Tensor) -> bool:
+    """Whether a result is so large that a part of it is run again first."""
+    return result.numel() >= _LARGE
+
+
+def samples_of(
+    sides: BothSides, ours: torch.Tensor, theirs: torch.Tensor
+) -> Iterator[tuple[Sample, BothSides]]:
+    """Yield parts of a call that may tell as much of a result as all of it; none if none may.
+
+    Args:
+        sides: the call.
+        ours: the device's result, on the CPU.
+        theirs: the reference's, in its own precision.
+    """
+    inputs = sides.inputs()
+    dimensions = sorted(range(ours.ndim - 1), key=lambda dimension: -ours.shape[dimension])
+    for dimension in dimensions[:_ATTEMPTS]:
+        if ours.shape[dimension] < 2 * _ONE_OF:
+            continue
+        places = _furthest_rows(ours, theirs, dimension)
+        sample = Sample(ours.ndim, dimension, ours.shape[dimension], places)
+        if 2 * sum(map(torch.numel, map(sample.of, inputs))) < sum(map(torch.numel, inputs)):
+            yield sample, sides.part(sample.of)
+
+
+def _furthest_rows(ours: torch.Tensor, theirs: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return the places of rows: a third each off by most, by most of its size, and in between."""
+    count = ours.shape[dimension]
+    errors = torch.zeros(count, dtype=torch.float64)
+    sizes = torch.zeros(count, dtype=torch.float64)
+    # Slice by slice, so that no wide copy of the whole is made.
+    across, along = (0, dimension - 1) if dimension else (1, 0)
+    others = [place for place in range(ours.ndim - 1) if place != along]
+    for left, right in zip(ours.unbind(across), theirs.unbind(across), strict=True):
+        error = left.to(right.dtype) - right
+        errors += _squares(error, others)
+        sizes += _squares(right, others)
+    wanted = max(_FEWEST_ROWS, min(count // _ONE_OF, _MOST_ROWS))
+    share = max(1, wanted // 3)
+    furthest = torch.cat(
+        (
+            errors.topk(share).indices,
+            (errors / sizes).nan_to_num_(0.0).topk(share).indices,
+            torch.linspace(0, count - 1, max(1, wanted - 2 * share)).long(),
+        )
+    )
+    return torch.tensor(sorted(set(furthest.tolist())))
+
+
+def _squares(values: torch.Tensor, dimensions: list[int]) -> torch.Tensor:
+    if not dimensions:
+        return values.abs().double().square()
+    norms: torch.Tensor = torch.linalg.vector_norm(values, dim=dimensions)
+    return norms.double().square()
