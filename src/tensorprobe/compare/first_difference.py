@@ -15,11 +15,11 @@ from typing import Any
 from tensorprobe.compare.evidence import Answer
 from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.pairs import CallRows, is_meaningless
+from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import (
     ApiCall,
     SavedValue,
-    is_filled_later,
     is_saved_value,
     is_uninitialised,
     parse_call,

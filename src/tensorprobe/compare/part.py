@@ -27,8 +27,8 @@ from tensorprobe.compare.options import Options
 from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row, is_meaningless
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
+from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
-from tensorprobe.names import is_filled_later
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
