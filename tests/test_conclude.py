@@ -210,6 +210,19 @@ def test_of_saved_values_the_first_that_differs_in_the_run_is_named(
     (node,) = json.loads(file.read_text())["rank_0"]
     assert (node["op_name"], node["op_type"]) == (first, "debug")
     assert list(node["data_info"]["output"]) == [first]
+    (advice,) = (tmp_path / "o").glob("advisor*")
+    assert f"Of the saved values {first} is the first that differs; " in advice.read_text()
+
+
+def test_a_saved_value_that_differs_a_little_is_in_the_first_difference(tmp_path: Path) -> None:
+    ours = write_saved(tmp_path / "a", {"x.0.debug": 1.0, "y.0.debug": 1.01})
+    theirs = write_saved(tmp_path / "b", {"x.0.debug": 1.0, "y.0.debug": 1.0})
+    assert compare((ours, theirs), tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert node["op_name"] == node["culprit"]["op_name"] == "y.0.debug"
+    assert node["culprit"]["kind"] == "saved value"
+    assert node["data_info"]["output"]["y.0.debug"]["NPU max"] == 1.01
 
 
 def test_saved_values_of_several_ranks_say_whose_they_are(

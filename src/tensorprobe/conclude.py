@@ -182,8 +182,11 @@ def _first_saved(parts: Sequence[PartEvidence]) -> Answer:
     lines += [_line("also", part, not is_one) for part in located[1:_LISTED]]
     if len(located) > _LISTED:
         lines.append(f"{'also':<12}{len(located) - _LISTED} more ranks and steps")
-    sentence = f"{first} is the first saved value that differs; {advice}."
-    return Answer(tuple(lines), is_settled=True, advice=sentence)
+    text = "it is the first saved value that differs"
+    info = part.candidate.info
+    details = {"rank": info.rank, "step": info.step, "kind": "saved value", "explanation": text}
+    sentence = f"Of the saved values {first} is the first that differs; {advice}."
+    return Answer(tuple(lines), True, first, parts.index(part), details, advice=sentence)
 
 
 def _line(label: str, part: PartEvidence, where: bool, text: str = "") -> str:
