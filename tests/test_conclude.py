@@ -211,7 +211,7 @@ def test_of_saved_values_the_first_that_differs_in_the_run_is_named(
     assert (node["op_name"], node["op_type"]) == (first, "debug")
     assert list(node["data_info"]["output"]) == [first]
     (advice,) = (tmp_path / "o").glob("advisor*")
-    assert f"Of the saved values {first} is the first that differs; " in advice.read_text()
+    assert f"{first} is the first saved value that differs; " in advice.read_text()
 
 
 def test_a_saved_value_that_differs_a_little_is_in_the_first_difference(tmp_path: Path) -> None:

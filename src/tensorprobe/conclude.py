@@ -185,7 +185,7 @@ def _first_saved(parts: Sequence[PartEvidence]) -> Answer:
     text = "it is the first saved value that differs"
     info = part.candidate.info
     details = {"rank": info.rank, "step": info.step, "kind": "saved value", "explanation": text}
-    sentence = f"Of the saved values {first} is the first that differs; {advice}."
+    sentence = f"{first} is the first saved value that differs; {advice}."
     return Answer(tuple(lines), True, first, parts.index(part), details, advice=sentence)
 
 
