@@ -221,6 +221,13 @@ def test_the_workbook_names_the_inputs_and_what_is_unmatched(tmp_path: Path) -> 
     ]
 
 
+def test_comparisons_in_a_row_do_not_replace_each_others_files(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    results = [compare(dump, dump, tmp_path / "o", first_difference=True) for _ in range(3)]
+    files = [file for result in results for file in result.files]
+    assert len(set(files)) == 12 == len(list((tmp_path / "o").iterdir()))
+
+
 def test_the_workbook_names_every_option(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
     mapping = {f"{RELU}.input.0": f"{RELU}.input.0"}

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tensorprobe.textfile import show_path
 __all__ = ["compare", "compare_inputs"]
 
 _LOG = logging.getLogger("tensorprobe")
+_TIMES = re.compile(r"_(\d{14})\.")
 _NAMED = 16
 
 
@@ -129,7 +131,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
             f"{', …' if len(pairs) > 3 else ''}; give the dump.json, or the folder, of one"
         )
     _make_folder(output)
-    timestamp = datetime.now().strftime("%Y%m%d%H%M%S")
+    timestamp = _free_timestamp(output)
     results: list[PartResult] = []
     nodes: dict[str, dict[str, Any]] = {}
     compared: list[tuple[str, PartEvidence]] = []
@@ -251,6 +253,19 @@ def _node_of(pair: PartPair, candidate: Dump) -> str:
     if len(candidate.steps) > 1:
         name = f"step_{info.step}_{name}"
     return f"debug_{name}" if info.level == "debug" and len(candidate.parts) > 1 else name
+
+
+def _free_timestamp(output: Path) -> str:
+    """Return the time, or the next second of which the folder holds no result.
+
+    A script that compares several pairs is done with one of them in less than a second, and would
+    replace its files by those of the next.
+    """
+    taken = {found for name in os.listdir(output) for found in _TIMES.findall(name)}
+    when = datetime.now()
+    while (text := when.strftime("%Y%m%d%H%M%S")) in taken:
+        when += timedelta(seconds=1)
+    return text
 
 
 def _make_folder(output: Path) -> None:
