@@ -18,6 +18,7 @@ from tensorprobe.precheck.both_sides import BothSides
 
 __all__ = ["Sample", "is_worth_a_sample", "samples_of"]
 
+_KNOWN = frozenset(("Functional", "Torch", "Tensor", "VF", "Aten"))
 # Smaller results are run again as a whole.
 _LARGE = 1 << 18
 # One row of so many is taken, but not fewer or more of them than these.
@@ -51,9 +52,12 @@ class Sample:
         return tensor.index_select(self.dimension, self.places)
 
 
-def is_worth_a_sample(result: torch.Tensor) -> bool:
-    """Whether a result is so large that a part of it is run again first."""
-    return result.numel() >= _LARGE
+def is_worth_a_sample(api_type: str, result: torch.Tensor) -> bool:
+    """Whether a part of a result is run again first: if it is large, and the function is torch's.
+
+    Those look at what they are given; of others nobody knows what they do with fewer rows.
+    """
+    return api_type in _KNOWN and result.numel() >= _LARGE
 
 
 def samples_of(
