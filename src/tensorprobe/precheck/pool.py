@@ -32,9 +32,6 @@ __all__ = ["Answer", "Order", "run_orders"]
 # So that a worker need not wait for its next call.
 _AHEAD = 4
 _START_SECONDS = 600.0
-# Has torch ask for large pages. A worker takes and gives back gigabytes with every large call, and
-# most of that time is the system's, page by page.
-_LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 _HINTS = {
     signal.SIGILL: "; some processors announce instructions that they lack: set "
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 and try again",
@@ -255,10 +252,18 @@ class _Worker:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment, in which a worker finds this very package."""
+    """Return our environment, in which a worker finds this very package.
+
+    Torch takes memory for large tensors in large pages there: many are made and used once, and to
+    get a small page from the system takes longer than to fill it.
+    """
     here = str(Path(tensorprobe.__file__).parent.parent)
     paths = [path for path in (here, os.environ.get("PYTHONPATH", "")) if path]
-    return {_LARGE_PAGES: "1", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {
+        "THP_MEM_ALLOC_ENABLE": "1",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
 
 
 def _cause_of_death(code: int) -> str:
