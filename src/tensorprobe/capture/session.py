@@ -301,8 +301,18 @@ class Session:
         kwargs: dict[str, Any],
         *,
         spelled: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        is_sealed: bool = True,
     ) -> Any:
-        """Record one API call around its execution; `spelled` is how its arguments are shown."""
+        """Record one API call around its execution.
+
+        Args:
+            api: its name.
+            function: what runs.
+            args: its arguments.
+            kwargs: its named arguments.
+            spelled: how its arguments are shown, if not so.
+            is_sealed: whether nobody outside gets hold of a tensor from inside but what it returns.
+        """
         if (self.is_paused or self._inside_custom) and self.is_quiet:
             return function(*args, **kwargs)
         if self._kernels is not None:
@@ -350,7 +360,7 @@ class Session:
                 self._writer.place(name, parent)
             if edges is not None:
                 outputs_ = [result] if type(result) is torch.Tensor else tensors_in(result)
-                self.watch_gradients(name, edges, start, outputs_, parent)
+                self.watch_gradients(name, edges, start, outputs_, parent, is_sealed=is_sealed)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
@@ -370,7 +380,7 @@ class Session:
             finally:
                 self._inside_custom.discard(thread)
 
-        return self.watch_call(api, run, args, kwargs)
+        return self.watch_call(api, run, args, kwargs, is_sealed=False)
 
     def watch_gradients(
         self,
@@ -379,11 +389,15 @@ class Session:
         start: int,
         outputs: list[torch.Tensor],
         parent: str | None,
+        *,
+        is_sealed: bool = False,
     ) -> None:
         """Record the backward of a call when it happens."""
         backward = backward_of(name)
         if self._gradients is not None and self.calls.follow(backward):
-            self._gradients.watch(backward, parent, edges, start, outputs, self._add_backward)
+            self._gradients.watch(
+                backward, parent, edges, start, outputs, self._add_backward, is_sealed=is_sealed
+            )
 
     def _add_backward(
         self,
