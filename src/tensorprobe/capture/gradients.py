@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.graph_edges import InputEdges, NodeInput, NodeOutput, nodes_at_edges
 
 __all__ = ["GradientWatcher"]
@@ -216,7 +217,10 @@ class GradientWatcher:
             with self._lock, torch._C.DisableTorchFunction():
                 if not self._is_active or not self._begins(call, hook.number):
                     return
-                if torch.is_grad_enabled():
+                if count_dispatch_modes():
+                    with torch.no_grad(), without_dispatch_modes():
+                        call.collect(hook.outputs, hook.inputs, into, out_of)
+                elif torch.is_grad_enabled():
                     with torch.no_grad():
                         call.collect(hook.outputs, hook.inputs, into, out_of)
                 else:
