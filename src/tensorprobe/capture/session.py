@@ -222,8 +222,18 @@ class Session:
                 f"step {self._info.step}: the scope begins with {first}, which did not come; "
                 "nothing is recorded"
             )
+        has_list = bool(self.config.list) and self.config.level != "debug"
+        if has_list and self.config.task != "structure" and not self._has_records:
+            self.tell_once(
+                f"a step has no call that list names, {', '.join(self.config.list)}: nothing of it "
+                "is recorded; construct.json has the names of all calls at the levels L0 and mix"
+            )
         self._do_or_leave("step", lambda: self._publish(rank))
         return True
+
+    @property
+    def _has_records(self) -> bool:
+        return self._writer.has_records or self.recorder.has_pending
 
     def _publish(self, rank: int | None) -> None:
         self.recorder.flush()
@@ -265,6 +275,15 @@ class Session:
     ) -> bool:
         """Whether the configuration wants this part of calls."""
         return self.calls.wants_part(direction, side)
+
+    def wants_backward_alone(self, name: str) -> bool:
+        """Whether the backward of a call is recorded though forward calls are not."""
+        calls = self.calls
+        return (
+            not calls.wants_direction("forward")
+            and not self.config.scope
+            and calls.follow(backward_of(name))
+        )
 
     def leave(self, name: str, parent: str | None) -> None:
         """Note that a module's call is over, recorded or not; `parent` is the one around it."""
