@@ -151,6 +151,93 @@ def test_first_diff_names_the_culprit_beside_the_first_row_that_fails(
     assert "culprit" not in json.loads(file.read_text())["rank_0"][0]
 
 
+def test_who_asks_for_the_first_difference_is_told_the_culprit_without_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = str(write(tmp_path / "a", {5: 1.02}, calls=9)), str(write(tmp_path / "b", {}, calls=9))
+    assert compare(pair, tmp_path, "--first-diff", "--no-advice") == 0
+    assert capsys.readouterr().out.startswith("culprit     Functional.gelu.5.forward")
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    assert "culprit" in json.loads(file.read_text())["rank_0"][0]
+
+
+def write_saved(folder: Path, numbers: dict[str, float], **info: int) -> str:
+    with DumpWriter(folder, DumpInfo(level="debug", **info)) as writer:
+        for name, number in numbers.items():
+            value = TensorValue("torch.float32", (2,), number, number, number, number)
+            assert writer.write(CallRecord(name, saved=(value,)))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "lines"),
+    [
+        (
+            ["x_grad.0.debug", "y.0.debug", "y_grad.0.debug"],
+            [
+                "first       y.0.debug is the first saved value that differs",
+                "next        see what is computed between x.0.debug, which agrees, and it",
+            ],
+        ),
+        (
+            ["x.0.debug"],
+            [
+                "first       x.0.debug is the first saved value that differs",
+                "next        nothing was saved before it: see what it is computed from",
+            ],
+        ),
+        (
+            ["x_grad.0.debug"],
+            [
+                "first       x_grad.0.debug is the first saved value that differs",
+                "next        all that was saved forward agrees: see the backward pass behind it",
+            ],
+        ),
+    ],
+)
+def test_of_saved_values_the_first_that_differs_in_the_run_is_named(
+    tmp_path: Path, changed: list[str], lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("x.0.debug", "x_grad.0.debug", "y.0.debug", "y_grad.0.debug")
+    ours = write_saved(tmp_path / "a", {name: 1 + 9 * (name in changed) for name in names})
+    theirs = write_saved(tmp_path / "b", dict.fromkeys(names, 1.0))
+    assert compare((ours, theirs), tmp_path, "--first-diff") == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[:3] == [*lines, ""]
+    first = lines[0].split()[1]
+    assert f"first that fails: {first}\n" in text
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert (node["op_name"], node["op_type"]) == (first, "debug")
+    assert list(node["data_info"]["output"]) == [first]
+    (advice,) = (tmp_path / "o").glob("advisor*")
+    assert f"{first} is the first saved value that differs; " in advice.read_text()
+
+
+def test_a_saved_value_that_differs_a_little_is_in_the_first_difference(tmp_path: Path) -> None:
+    ours = write_saved(tmp_path / "a", {"x.0.debug": 1.0, "y.0.debug": 1.01})
+    theirs = write_saved(tmp_path / "b", {"x.0.debug": 1.0, "y.0.debug": 1.0})
+    assert compare((ours, theirs), tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert node["op_name"] == node["culprit"]["op_name"] == "y.0.debug"
+    assert node["culprit"]["kind"] == "saved value"
+    assert node["data_info"]["output"]["y.0.debug"]["NPU max"] == 1.01
+
+
+def test_saved_values_of_several_ranks_say_whose_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side, number in (("a", 1.5), ("b", 1.0)):
+        for rank in (0, 1):
+            folder = tmp_path / side / "step0" / f"rank{rank}"
+            write_saved(folder, {"x.0.debug": number}, rank=rank, step=0)
+    assert compare((str(tmp_path / "a"), str(tmp_path / "b")), tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "first       x.0.debug (step0/rank0) is the first saved value that differs"
+    assert lines[2] == "also        x.0.debug (step0/rank1)"
+
+
 def test_what_cannot_be_opened_is_told_once(
     pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -329,7 +329,7 @@ def _add_compare(
         action=argparse.BooleanOptionalAction,
         help="replay all that may be at fault, however long it takes; or name nobody",
     )
-    add("--first-diff", action="store_true", help="write the first call that differs as JSON")
+    add("--first-diff", action="store_true", help="name and write the first that differs, as JSON")
     stack = compare.add_mutually_exclusive_group()
     stack.add_argument("--no-stack", action="store_true", help="leave the call stacks out")
     stack.add_argument(
@@ -469,6 +469,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         arguments.candidate,
         arguments.reference,
         advise=not arguments.no_advice,
+        first_difference=arguments.first_diff,
         has_mapping=arguments.mapping is not None,
         blame=arguments.blame,
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprobe.compare.evidence import Answer, PartEvidence
 from tensorprobe.compare.inputs import read_inputs
+from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.errors import TensorprobeError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _LEAST_SECONDS = 2.0
 _FIRST_LOOK = 0.4
 _CALL_SECONDS = 0.0003
 _LEAST_CALLS = 500
+_LISTED = 5
 _MORE_CALLS = 4
 
 
@@ -41,6 +43,7 @@ def judge_for(
     reference: str | os.PathLike[str] | None = None,
     *,
     advise: bool = True,
+    first_difference: bool = False,
     has_mapping: bool = False,
     blame: bool | None = None,
 ) -> Judge | None:
@@ -50,14 +53,15 @@ def judge_for(
         candidate: what is compared, as `compare` takes it.
         reference: the trusted run; None with a compare.json, or with its fields.
         advise: whether the user wants to be told where to look first.
+        first_difference: whether the user wants the first call that differs.
         has_mapping: whether the user says which values belong together; of runs whose names differ
             only the user knows.
-        blame: True for a thorough answer, False for none; None: by the other two.
+        blame: True for a thorough answer, False for none; None: by the other three.
 
     Raises:
         ConfigError: the fields lack a path, or hold something else.
     """
-    is_asked = blame if blame is not None else advise and not has_mapping
+    is_asked = (advise or first_difference) and not has_mapping if blame is None else blame
     if not is_asked:
         return None
     if isinstance(candidate, Mapping):
@@ -94,14 +98,18 @@ class Judge:
         """
         if all(part.first_unlike is None for part in parts):
             return Answer(("verdict     both runs agree in everything that was recorded",))
+        # Who saved single values has no calls to be judged by what goes in.
+        watched = [part for part in parts if part.candidate.info.level != "debug"]
+        if all(part.first_unlike is None for part in watched):
+            return _first_saved(parts)
         # Not at the top: most of it is needed where something differs.
         from tensorprobe.blame.run import investigate_parts
 
-        efforts = iter([None]) if self._is_thorough else _efforts(parts, seconds)
+        efforts = iter([None]) if self._is_thorough else _efforts(watched, seconds)
         started = time.process_time()
         try:
             for effort in efforts:
-                found = investigate_parts(parts, effort=effort)
+                found = investigate_parts(watched, effort=effort)
                 is_late = time.process_time() - started > seconds / _MORE_CALLS
                 if found.conclusion.verdict != "noise" or not found.conclusion.left_out or is_late:
                     break
@@ -151,6 +159,39 @@ class Judge:
             return []
         command = ("tensorprobe", "blame", *self._paths)
         return [f"{'more':<12}{why}{shlex.join(command)}"]
+
+
+def _first_saved(parts: Sequence[PartEvidence]) -> Answer:
+    """Say which saved value is the first that differs, of each rank."""
+    located = [part for part in parts if part.first_unlike is not None and part.is_located]
+    is_one = len(parts) == 1
+    if not located:
+        return Answer((f"{'verdict':<12}the candidate lacks what the reference has saved",))
+    lines = [_line("first", located[0], not is_one, " is the first saved value that differs")]
+    part = located[0]
+    first = str(part.first_unlike)
+    forward = [name for name in part.candidate.names if not is_filled_later(name)]
+    if first not in forward:
+        advice = "all that was saved forward agrees: see the backward pass behind it"
+    elif first == forward[0]:
+        advice = "nothing was saved before it: see what it is computed from"
+    else:
+        before = forward[forward.index(first) - 1]
+        advice = f"see what is computed between {before}, which agrees, and it"
+    lines.append(f"{'next':<12}{advice}")
+    lines += [_line("also", part, not is_one) for part in located[1:_LISTED]]
+    if len(located) > _LISTED:
+        lines.append(f"{'also':<12}{len(located) - _LISTED} more ranks and steps")
+    text = "it is the first saved value that differs"
+    info = part.candidate.info
+    details = {"rank": info.rank, "step": info.step, "kind": "saved value", "explanation": text}
+    sentence = f"{first} is the first saved value that differs; {advice}."
+    return Answer(tuple(lines), True, first, parts.index(part), details, advice=sentence)
+
+
+def _line(label: str, part: PartEvidence, where: bool, text: str = "") -> str:
+    place = f" ({part.candidate.label})" if where else ""
+    return f"{label:<12}{part.first_unlike}{place}{text}"
 
 
 def _answer_without_culprit(

@@ -37,7 +37,6 @@ __all__ = [
     "api_or_module_of",
     "backward_of",
     "forward_of",
-    "is_filled_later",
     "is_forward",
     "is_overwritten",
     "is_parameter_gradients",
@@ -330,27 +329,6 @@ def is_saved_value(text: str) -> bool:
     (True, False)
     """
     return text.endswith(".debug") and _SAVED_CALL.fullmatch(text) is not None
-
-
-def is_filled_later(text: str) -> bool:
-    """Whether a name is that of gradients which stand where their module, or value, came forward.
-
-    They are made in the backward pass, when all that a run computes forward is there.
-
-    >>> is_filled_later("Module.fc.Linear.parameters_grad"), is_filled_later("x_grad.0.debug")
-    (True, True)
-    >>> is_filled_later("Module.fc.Linear.backward.0"), is_filled_later("x.0.debug")
-    (False, False)
-    """
-    if ".parameters_grad" not in text and not text.endswith(".debug"):
-        return False
-    try:
-        call = parse_call(text)
-    except NameFormatError:
-        return False
-    return isinstance(call, ParameterGradients) or (
-        isinstance(call, SavedValue) and call.gradient_of is not None
-    )
 
 
 def is_uninitialised(text: str) -> bool:

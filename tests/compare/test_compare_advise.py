@@ -49,6 +49,15 @@ def test_the_file_has_three_labelled_lines(tmp_path: Path) -> None:
     assert third.startswith("Expert Advice: What goes in agrees")
 
 
+def test_all_is_not_well_where_nothing_could_be_judged(tmp_path: Path) -> None:
+    for side, name in (("a", "Torch.abs.0.forward"), ("b", "Torch.relu.0.forward")):
+        write_dump(tmp_path / side, [call(name, [tensor(1.0)])])
+    text = advice_of(tmp_path / "a", tmp_path / "b", tmp_path / "o")
+    assert text.startswith("No value could be judged")
+    text = advice_of(tmp_path / "a", tmp_path / "a", tmp_path / "o")
+    assert text == "Every value that was compared meets the requirements."
+
+
 def advice_of(ours: Path, theirs: Path, folder: Path) -> str:
     found = compare(ours, theirs, folder, formats=["csv"]).parts[0].advice
     assert found is not None

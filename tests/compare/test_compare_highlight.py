@@ -76,6 +76,12 @@ def test_an_output_whose_maximum_is_off_in_statistics(
     assert mark("statistics", row("statistics", "input"), out)[1][0] == fill
 
 
+def test_an_output_that_is_far_off_is_red_also_where_nothing_went_in() -> None:
+    out = row("statistics", "output", NPU_max=1.6, Max_diff=0.6)
+    assert mark("statistics", out) == [("red", "maximum relative error exceeds 0.5")]
+    assert mark("tensor", row("tensor", "output", NPU_max=1.6)) == [(None, "")]
+
+
 def test_an_output_whose_input_is_off_as_well_is_not_yellow() -> None:
     given = row("statistics", "input", NPU_max=1.2, Max_diff=0.2)
     out = row("statistics", "output", NPU_max=1.2, Max_diff=0.2)
@@ -112,7 +118,7 @@ def test_checksums_have_no_colours() -> None:
 
 
 def test_no_colours_where_the_table_needs_another_sheet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from tensorprobe.compare import part
 
@@ -124,3 +130,4 @@ def test_no_colours_where_the_table_needs_another_sheet(
     monkeypatch.setattr(part, "ROWS_PER_SHEET", 5)
     _, rows = compare_rows(dump, dump, tmp_path / "2", highlight=True)
     assert not any(row["Err_message"] for row in rows)
+    assert caplog.messages == ["rank needs more than one sheet, so its rows get no colours"]

@@ -10,16 +10,41 @@ import numpy as np
 import pytest
 from small_dumps import call, compared, tensor, write_data, write_dump
 
+from tensorprobe.compare import compare
 from tensorprobe.compare.cells import checksum_cell
 from tensorprobe.compare.judge import difference_of, reaches_accuracy
 from tensorprobe.dtypes import DTYPES
+from tensorprobe.records import ScalarValue
 from tensorprobe.store import Leaf, TensorData
 
 CALL = "Torch.relu.0.forward"
 
 
 def leaf(*numbers: Any, kind: str = "tensor") -> Leaf:
+    numbers = (*numbers, *[numbers[-1]] * 3)[:4]
     return Leaf("input.0", kind, "torch.float32", (2,), *numbers, None, None, None)
+
+
+def test_what_is_no_number_does_not_pass_if_it_is_another(tmp_path: Path) -> None:
+    assert difference_of(leaf(True), leaf(False))[2:] == (True, True)
+    assert difference_of(leaf("mean"), leaf("sum"))[2:] == (False, True)
+    assert difference_of(leaf("mean"), leaf("mean"))[2:] == (False, False)
+    assert difference_of(leaf(None), leaf(1.0))[2:] == (False, False)
+    values = [(True, False), ("mean", "sum"), ("mean", "mean"), (False, False)]
+    for side in (0, 1):
+        arguments = [ScalarValue(type(pair[side]).__name__, pair[side]) for pair in values]
+        write_dump(tmp_path / "ab"[side], [call(CALL, arguments)])
+    tally = compare(tmp_path / "a", tmp_path / "b", tmp_path / "o").parts[0].tally
+    assert (tally.failed, tally.open, tally.passed) == (1, 1, 2)
+    assert tally.first_failure is not None and tally.first_failure.name == f"{CALL}.input.0"
+
+
+def test_a_loss_that_is_nan_on_one_side_alone_fails(tmp_path: Path) -> None:
+    for side, number in (("a", math.nan), ("b", 0.5)):
+        write_data(tmp_path / side, {CALL: {"output": [np.float32(number), np.float32(0.5)]}})
+    result = compare(tmp_path / "a", tmp_path / "b", tmp_path / "o", formats=["csv"])
+    tally = result.parts[0].tally
+    assert (tally.failed, tally.open) == (1, 1)
 
 
 def test_differences_and_relative_errors() -> None:

@@ -221,6 +221,42 @@ def test_the_workbook_names_the_inputs_and_what_is_unmatched(tmp_path: Path) -> 
     ]
 
 
+def test_the_workbook_names_every_option(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    mapping = {f"{RELU}.input.0": f"{RELU}.input.0"}
+    result = compare(dump, dump, tmp_path / "o", mapping=mapping, stack=False, advise=False)
+    rows = openpyxl.load_workbook(result.files[0])["inputs"].iter_rows(values_only=True)
+    assert next(rows) == ("What", "NPU", "Bench")
+    facts = {row[0]: row[1] for row in rows}
+    options = ("fuzzy", "mapping", "highlight", "advice", "first difference", "call stacks")
+    assert [facts[name] for name in options] == [False, "1 names", False, False, False, False]
+    assert facts["formats"] == "xlsx"
+
+
+def test_a_compare_json_may_have_the_comments_of_the_manual(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    config = tmp_path / "compare.json"
+    config.write_text(
+        f'{{\n"npu_path": "{dump}",  # 需填写到step层级（rank的上一层级）\n'
+        f'"bench_path": "{dump}",  # "x"\n"is_print_compare_log": false\n}}\n'
+    )
+    assert compare(config, output=tmp_path / "o").parts[0].tally.passed == 1
+    with pytest.raises(ConfigError, match=r"compare\.json, which names both runs; give it alone"):
+        compare(config, dump, tmp_path / "o")
+
+
+def test_an_empty_path_is_not_the_folder_that_we_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
+    monkeypatch.chdir(dump)
+    assert compare(".", dump, tmp_path / "o").parts[0].tally.passed == 1
+    with pytest.raises(ConfigError, match="the path of a dump is empty"):
+        compare("", dump, tmp_path / "o")
+    with pytest.raises(ConfigError, match="the path of a dump is empty"):
+        compare(dump, "", tmp_path / "o")
+
+
 def test_beside_a_csv_or_json_a_summary_says_what_the_small_sheets_say(tmp_path: Path) -> None:
     ours = write_dump(tmp_path / "a", [call(RELU, [tensor(1)]), call("Torch.abs.1.forward")])
     theirs = write_dump(tmp_path / "b", [call(RELU, [tensor(1)]), call("Torch.abs.0.forward")])

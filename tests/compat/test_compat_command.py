@@ -137,6 +137,7 @@ def test_it_runs_as_a_module_and_has_help(module: str) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
     )
     assert answer.returncode == 0 and "--data_mapping" in answer.stdout
+    assert "examples:\n  msprobe -f pytorch compare -i ./compare.json" in answer.stdout
 
 
 def test_both_distributions_have_one_version_and_the_command_is_installed() -> None:

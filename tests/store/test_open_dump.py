@@ -299,8 +299,10 @@ def test_an_empty_folder_says_what_was_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_several_dumps_names_them(tmp_path: Path) -> None:
-    for side in ("npu", "bench"):
-        write_dump(tmp_path / side / "step0" / "rank", '"Torch.a.0.forward": {}')
+    write_dump(tmp_path / "npu" / "step0" / "rank", '"Torch.a.0.forward": {}')
+    with pytest.raises(DumpError, match="holds one: npu; give that"):
+        open_dump(tmp_path)
+    write_dump(tmp_path / "bench" / "step0" / "rank", '"Torch.a.0.forward": {}')
     with pytest.raises(DumpError, match="holds several: bench, npu; give one of them"):
         open_dump(tmp_path)
 

@@ -28,6 +28,33 @@ _ELSEWHERE = {
 }
 
 
+_EXAMPLES = """\
+examples:
+  msprobe -f pytorch compare -i ./compare.json -o ./output -s
+  msprobe -f pytorch compare -i ./compare.json -da
+  msprobe -f pytorch run_ut -api_info ./dump_path/step0/rank0/dump.json
+  msprobe -f pytorch run_overflow_check -api_info ./dump_path/step0/rank0/dump.json
+
+Everything is done by tensorprobe, whose own commands can do more: see tensorprobe --help.
+"""
+
+_COMPARE_EXAMPLES = """\
+examples:
+  msprobe -f pytorch compare -i ./compare.json -o ./output -s
+  msprobe -f pytorch compare -i ./compare.json -hl -c
+  msprobe -f pytorch compare -i ./compare.json -dm data_mapping.yaml
+  msprobe -f pytorch compare -i ./compare.json -da
+
+A compare.json names a dump.json of each run, or a step folder with many ranks:
+  {"npu_path": "./npu_dump/step0", "bench_path": "./bench_dump/step0"}
+"stack_path" names a stack.json, "is_print_compare_log": false prints no line per call; debug.json
+files, of single values, are compared in the same way.
+
+Exit code 0: compared, whether or not values differ. 2: an input cannot be read, or something of it
+is missing.
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of msprobe by tensorprobe and return the exit code."""
     parser = _parser()
@@ -54,7 +81,10 @@ def _refuse(reason: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="msprobe", description="The command of msprobe, answered by tensorprobe."
+        prog="msprobe",
+        description="The command of msprobe, answered by tensorprobe.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "-f", "--framework", choices=("pytorch", "mindspore"), default="pytorch", help="pytorch"
@@ -62,7 +92,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    _add_compare(commands.add_parser("compare", help="compare the dumps of two runs"))
+    _add_compare(
+        commands.add_parser(
+            "compare",
+            help="compare the dumps of two runs",
+            epilog=_COMPARE_EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     _add_run_ut(commands.add_parser("run_ut", help="check each recorded call by itself"))
     several = commands.add_parser("multi_run_ut", help="the same by several processes")
     _add_run_ut(several)

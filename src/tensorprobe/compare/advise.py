@@ -21,6 +21,10 @@ _NONDETERMINISTIC = (
 _RANDOM = ("alpha_dropout", "bernoulli", "dropout", "multinomial", "normal", "rand", "uniform")
 
 _ALL_WELL = "Every value that was compared meets the requirements."
+_NOTHING_JUDGED = (
+    "No value could be judged: see the messages in the table, and what is said to be missing or "
+    "unmatched."
+)
 _INPUT = "This value already differs when it goes in, and no call before it fails."
 _INPUT_AFTER_UNMATCHED = (
     "This value already differs when it goes in. Of the calls before it none that was compared "
@@ -92,12 +96,15 @@ def write_advice(path: Path, advice: Advice) -> None:
         file.write(str(advice).encode("utf-8", "backslashreplace"))
 
 
-def advise(failure: Failure | None, *, unmatched: Sequence[str] = ()) -> Advice:
+def advise(
+    failure: Failure | None, *, unmatched: Sequence[str] = (), is_judged: bool = True
+) -> Advice:
     """Return the advice for the first failure of a comparison, or that there is none.
 
     Args:
         failure: the first row that fails.
         unmatched: the last calls before it that only one run has.
+        is_judged: whether any value was found to agree, or not to.
 
     >>> print(advise(None), end="")
     Line: NA
@@ -108,7 +115,7 @@ def advise(failure: Failure | None, *, unmatched: Sequence[str] = ()) -> Advice:
         What is said.
     """
     if failure is None:
-        return Advice("NA", "NA", _ALL_WELL)
+        return Advice("NA", "NA", _ALL_WELL if is_judged else _NOTHING_JUDGED)
     text = _cause(failure, " and ".join(unmatched))
     if failure.unequal_arguments:
         text += f" Its arguments differ: {'; '.join(failure.unequal_arguments)}."

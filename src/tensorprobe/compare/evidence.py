@@ -22,12 +22,15 @@ class PartEvidence(NamedTuple):
         first_unlike: the candidate's first call of which any bit that was recorded differs, or that
             has no partner; None where there is none.
         distances: how far the data are apart, by the names of both files.
+        is_located: whether `first_unlike` itself differs, or only something does that the candidate
+            lacks.
     """
 
     candidate: RankDump
     reference: RankDump
     first_unlike: str | None
     distances: Mapping[tuple[str, str], DataDistance]
+    is_located: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from typing import Any
 from tensorprobe.compare.evidence import Answer
 from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.pairs import CallRows, is_meaningless
+from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import (
     ApiCall,
-    is_filled_later,
+    SavedValue,
     is_saved_value,
     is_uninitialised,
     parse_call,
@@ -32,6 +33,8 @@ from tensorprobe.store.leaves import leaves_of
 __all__ = ["FirstDifference", "add_answer", "write_differences"]
 
 _PEER_CALL = "batch_isend_irecv"
+# A value that was saved by its name is a result, like what a call returns.
+_RESULTS = ("output", "value")
 _ONLY_GIVEN = "what it is given differs; no call's output is off by what the tables call a failure"
 _SHOWN = ("NPU max", "NPU min", "NPU mean", "NPU l2norm", "NPU MD5")
 
@@ -107,7 +110,7 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
     def _node(self, call: CallRows, items: list[dict[str, Any]]) -> dict[str, Any]:
         info: dict[str, dict[str, Any]] = {"input": {}, "output": {}}
         for item in items:
-            section = "output" if item["state"] == "output" else "input"
+            section = "output" if item["state"] in _RESULTS else "input"
             shown = {title: item[title] for title in _SHOWN if title in item}
             shown["NPU P2POp peer"] = item["NPU P2POp peer"]
             info[section][item["NPU Name"]] = shown
@@ -140,6 +143,8 @@ def _type_of(name: str) -> str:
         call = parse_call(name)
     except NameFormatError:
         return "unknown"
+    if isinstance(call, SavedValue):
+        return "debug"
     return call.api_type if isinstance(call, ApiCall) else "Module"
 
 
@@ -183,7 +188,7 @@ def _plain_node(part: RankDump, name: str) -> dict[str, Any]:
         }
         full = row_name(name, leaf)
         shown["NPU P2POp peer"] = peers.get(full, ("None", "None"))[1]
-        info["output" if state_of(leaf) == "output" else "input"][full] = shown
+        info["output" if state_of(leaf) in _RESULTS else "input"][full] = shown
     return {
         "op_name": name,
         "op_type": _type_of(name),

@@ -88,6 +88,8 @@ class Highlighter:
         if row.state == "output" and self._is_numeric(cells):
             for source in inputs:
                 self._hold_against(cells, source, red, yellow)
+            if not inputs and self._is_far(cells):
+                red.append(_RELATIVE_RED)
         if not cells[self._grad]:
             yellow.append(_GRAD)
         reasons = red or yellow
@@ -108,11 +110,14 @@ class Highlighter:
             old, new = source[self._cosine], output[self._cosine]
             if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS) and old - new > 0.1:
                 yellow.append(_COSINE)
-        relative = self._relative_error(output)
-        if relative > 0.5 and self._mode == "statistics":
+        if self._is_far(output):
             red.append(_RELATIVE_RED)
-        if relative > 0.1 and self._relative_error(source) < 0.01:
+        if self._relative_error(output) > 0.1 and self._relative_error(source) < 0.01:
             yellow.append(_RELATIVE_YELLOW)
+
+    def _is_far(self, output: list[Cell]) -> bool:
+        """Whether the maximum of an output is too far off, whatever went in."""
+        return self._mode == "statistics" and self._relative_error(output) > 0.5
 
     def _relative_error(self, cells: list[Cell]) -> float:
         """Return how far the two maxima are apart, over that of the reference."""

@@ -16,7 +16,15 @@ from tensorprobe.store import Dump, RankDump
 from tensorprobe.store.locate import place_of
 from tensorprobe.textfile import read_json, read_yaml, show_path
 
-__all__ = ["Inputs", "PartPair", "name_inputs", "pair_parts", "read_inputs", "read_mapping"]
+__all__ = [
+    "Inputs",
+    "PartPair",
+    "is_compare_json",
+    "name_inputs",
+    "pair_parts",
+    "read_inputs",
+    "read_mapping",
+]
 
 # Each field under the names that it had over the years, the newest first.
 _FIELDS = {
@@ -28,7 +36,7 @@ _FIELDS = {
 # Where older tools were told that a dump's data are; here they are found beside it.
 _DATA_FIELDS = {"candidate": "npu_dump_data_dir", "reference": "bench_dump_data_dir"}
 
-
+_LARGEST_COMPARE_JSON = 1 << 20
 _ALONE = "is one dump alone; give the trusted one behind it, or a compare.json"
 
 
@@ -74,13 +82,21 @@ def name_inputs(
     """Return the two dumps that are meant: given by both paths, or by a compare.json alone.
 
     Raises:
-        ConfigError: as `read_inputs`, or a reference is given beside the fields of a compare.json.
+        ConfigError: as `read_inputs`, or a reference is given beside the fields of a compare.json,
+            or a path is empty.
     """
     if reference is None:
         return read_inputs(candidate)
     if isinstance(candidate, Mapping):
         raise ConfigError("the fields of a compare.json name both runs; leave the reference out")
-    return Inputs(Path(candidate), Path(reference))
+    return Inputs(_as_path(candidate), _as_path(reference))
+
+
+def _as_path(given: str | os.PathLike[str]) -> Path:
+    # The path of nothing is the folder that we are in: a variable of the shell that is not set.
+    if not os.fspath(given):
+        raise ConfigError("the path of a dump is empty; give its file or folder")
+    return Path(given)
 
 
 def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
@@ -105,7 +121,7 @@ def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
     if Path(path).is_dir():
         raise ConfigError(f"{where} {_ALONE}")
     try:
-        raw = read_json(path, error=ConfigError)
+        raw = _read_fields(path)
     except ConfigError as err:
         if not Path(path).is_file() or Path(path).suffix == ".json":
             raise
@@ -115,6 +131,38 @@ def read_inputs(source: str | os.PathLike[str] | Mapping[str, Any]) -> Inputs:
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: wanted an object with npu_path and bench_path")
     return _inputs_of(raw, where=where, beside=Path(path).parent)
+
+
+def _read_fields(path: str | os.PathLike[str]) -> object:
+    try:
+        return read_json(path, error=ConfigError)
+    except ConfigError as err:
+        # The manual's own example has comments, which YAML knows and JSON does not.
+        if not _may_be_compare_json(Path(path)):
+            raise
+        try:
+            raw = read_yaml(path, error=ConfigError)
+        except ConfigError:
+            raise err from None
+        if not isinstance(raw, dict):
+            raise
+        return raw
+
+
+def is_compare_json(path: Path) -> bool:
+    """Whether a file names two dumps."""
+    if not _may_be_compare_json(path):
+        return False
+    try:
+        raw = _read_fields(path)
+    except ConfigError:
+        return False
+    return isinstance(raw, dict) and bool(raw.keys() & set(_FIELDS["candidate"]))
+
+
+def _may_be_compare_json(path: Path) -> bool:
+    """Whether a file is there and not so large that it would take long to look into in vain."""
+    return path.is_file() and path.stat().st_size <= _LARGEST_COMPARE_JSON
 
 
 def _inputs_of(raw: Mapping[str, Any], *, where: str, beside: Path) -> Inputs:

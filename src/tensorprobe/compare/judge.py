@@ -39,13 +39,17 @@ class StatisticsDifference(NamedTuple):
     Attributes:
         cells: the four differences, then the four relative errors.
         is_far: whether a relative error is too large.
-        is_unlike: whether a number is finite on one side alone, or infinite with another sign; the
-            seeds' tables have no word for it, but such a value does not pass.
+        is_unlike: whether a number is finite on one side alone, or infinite with another sign, or a
+            truth value is another; the seeds' tables have no word for it, but such a value does
+            not pass.
+        is_open: whether something that is no number, such as a text, is not the same: the name of a
+            device is another one on another machine, and that of a reduction must not be.
     """
 
     cells: list[Any]
     is_far: bool
     is_unlike: bool
+    is_open: bool
 
 
 def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
@@ -55,11 +59,14 @@ def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
     """
     differences: list[Any] = []
     relatives: list[Any] = []
-    is_far = is_unlike = False
+    is_far = is_unlike = is_open = False
     for ours, theirs in zip(candidate[4:8], reference[4:8], strict=True):
         if type(ours) not in _NUMBERS or type(theirs) not in _NUMBERS:
             differences.append("N/A")
             relatives.append("N/A")
+            if ours is not None and theirs is not None and ours != theirs:
+                is_unlike = is_unlike or type(ours) is type(theirs) is bool
+                is_open = True
             continue
         is_unlike = is_unlike or _are_unlike(ours, theirs)
         try:
@@ -80,7 +87,7 @@ def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
         else:
             relatives.append(f"{relative * 100}%")
             is_far = is_far or relative > _LARGEST_RELATIVE_ERROR
-    return StatisticsDifference(differences + relatives, is_far, is_unlike)
+    return StatisticsDifference(differences + relatives, is_far, is_unlike, is_open)
 
 
 def _are_unlike(ours: float, theirs: float) -> bool:

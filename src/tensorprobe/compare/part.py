@@ -8,6 +8,7 @@ index; only where several formats are wanted are the rows kept.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -26,8 +27,8 @@ from tensorprobe.compare.options import Options
 from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row, is_meaningless
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
+from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
-from tensorprobe.names import is_filled_later
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
@@ -39,6 +40,7 @@ from tensorprobe.store.leaves import Leaf
 
 __all__ = ["PartComparison", "PartFiles", "mode_of"]
 
+_LOG = logging.getLogger("tensorprobe")
 _PAIRS_AT_ONCE = 4096
 # Fewer calls than these cannot fill a sheet, so their rows need no counting beforehand.
 _CALLS_PER_SHEET = 20_000
@@ -138,9 +140,14 @@ class PartComparison:
         written = self._write_tables(files)
         advice = None
         if self._options.advise:
-            advice = advise(self.tally.first_failure, unmatched=self._unmatched_before())
+            tally = self.tally
+            advice = advise(
+                tally.first_failure,
+                unmatched=self._unmatched_before(),
+                is_judged=bool(tally.passed + tally.failed),
+            )
             written.append(files.advice())
-            write_advice(written[-1], by_the_table(advice, self.tally.late_failure))
+            write_advice(written[-1], by_the_table(advice, tally.late_failure))
         return PartResult(
             self._pair.candidate.label,
             self.mode,
@@ -156,10 +163,11 @@ class PartComparison:
     def evidence(self) -> PartEvidence:
         """Return what was found out on the way, for who names the operation at fault."""
         first = self._first_unlike or self._late_unlike
+        is_located = first is not None
         if first is None and self._matcher.reference_only:
             # The candidate lacks what the reference has, and nobody can say before which call.
             first = next(iter(self._pair.candidate.names), "")
-        return PartEvidence(*self._pair, first, self._distances)
+        return PartEvidence(*self._pair, first, self._distances, is_located)
 
     def _gaps(self) -> tuple[Gap, ...]:
         gaps = (*self._pair.candidate.known_gaps, *self._pair.reference.known_gaps)
@@ -281,7 +289,10 @@ class PartComparison:
         candidate = self._pair.candidate
         if len(candidate) <= _CALLS_PER_SHEET:
             return True
-        return sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET
+        if sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET:
+            return True
+        _LOG.warning("%s needs more than one sheet, so its rows get no colours", candidate.label)
+        return False
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)

@@ -19,7 +19,14 @@ from typing import Any
 from tensorprobe.compare.advise import by_the_table, write_advice
 from tensorprobe.compare.evidence import AskWho, PartEvidence
 from tensorprobe.compare.first_difference import add_answer, write_differences
-from tensorprobe.compare.inputs import Inputs, PartPair, name_inputs, pair_parts, read_mapping
+from tensorprobe.compare.inputs import (
+    Inputs,
+    PartPair,
+    is_compare_json,
+    name_inputs,
+    pair_parts,
+    read_mapping,
+)
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
@@ -103,7 +110,7 @@ def compare(
 def compare_inputs(inputs: Inputs, output: Path, options: Options) -> ComparisonResult:
     """Compare what was read from the command line or a compare.json."""
     started = time.process_time()
-    candidate, reference = open_dump(inputs.candidate), open_dump(inputs.reference)
+    candidate, reference = _open(inputs.candidate), _open(inputs.reference)
     for dump in (candidate, reference):
         if dump.notice is not None:
             _LOG.warning("%s", dump.notice)
@@ -165,6 +172,17 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
             add_answer(nodes, node, evidence.candidate, answer)
         write_differences(extra[0], nodes)
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
+
+
+def _open(path: Path) -> Dump:
+    try:
+        return open_dump(path)
+    except DumpError as err:
+        if not is_compare_json(path):
+            raise
+        raise ConfigError(
+            f"{show_path(path)} is a compare.json, which names both runs; give it alone"
+        ) from err
 
 
 def _for_one(options: Options, number: int, count: int) -> Options:

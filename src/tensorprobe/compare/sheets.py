@@ -44,7 +44,7 @@ def inputs_table(pair: PartPair, options: Options, mode: Mode, tally: Tally) -> 
         _side_rows(pair),
         ([name, value, ""] for name, value in _outcome(options, mode, tally)),
     )
-    return Table("inputs", ("", *_SIDES), rows)
+    return Table("inputs", ("What", *_SIDES), rows)
 
 
 def write_summary(
@@ -90,6 +90,10 @@ def _outcome(options: Options, mode: Mode, tally: Tally) -> Iterator[tuple[str, 
     yield "fuzzy", options.fuzzy
     yield "mapping", f"{len(options.mapping)} names" if options.mapping else ""
     yield "highlight", options.highlight
+    yield "advice", options.advise
+    yield "first difference", options.first_difference
+    yield "call stacks", "if there are any" if options.stack is None else options.stack
+    yield "formats", ", ".join(options.formats)
     yield "values compared", tally.compared
     yield "passed", tally.passed
     yield "failed", tally.failed

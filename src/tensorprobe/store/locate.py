@@ -192,6 +192,8 @@ def _nothing_found(path: Path) -> str:
         for child in path.iterdir()
         if child.is_dir() and any(_find_in_folder(child, DumpInfo(), [], depth=0))
     )
+    if len(below) == 1:
+        return f"{path} is no dump itself but holds one: {below[0]}; give that"
     if below:
         shown = ", ".join(below[:5]) + (", …" if len(below) > 5 else "")
         return f"{path} is no dump itself but holds several: {shown}; give one of them"
