@@ -25,6 +25,7 @@ from tensorprobe.blame.agreement import (
     CallAgreement,
     Distance,
     is_float,
+    is_nonfinite,
     largest_element,
     significant_bits,
 )
@@ -50,6 +51,8 @@ _SLACK = 5.0
 _MODULE_SLACK = 40.0
 # Sums over many elements keep close to what is expected of them.
 _AVERAGE_SLACK = 2.0
+# Of inputs that are so far apart there is nothing that a result has to be.
+_UNLIKE = 0.2
 # Rows of a matrix differ in size; four standard deviations cover their tails.
 _TAILS = 4.0
 _PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
@@ -106,6 +109,7 @@ def explain_call(
     forward: CallAgreement | None,
     background: Background,
     work: float,
+    hidden: float = 0.0,
 ) -> Unexplained | None:
     """Return the result that the inputs of a call do not explain, or None.
 
@@ -115,13 +119,14 @@ def explain_call(
         forward: of a backward call: those of its forward call, whose inputs it uses too.
         background: the distances that results before it usually have.
         work: the roundoff that matrix products of this run work in, 0 for their own.
+        hidden: the roundoff of what its inputs were before, which their statistics do not show.
     """
     operation = operation_of(pair.name)
     given = list(agreement.inputs)
     saved = list(forward.inputs) + list(forward.outputs) if forward is not None else []
     found: Unexplained | None = None
     for output in agreement.outputs:
-        result = _explain(pair, operation, output, given, saved, background, work)
+        result = _explain(pair, operation, output, given, saved, background, work, hidden)
         if result is not None and (found is None or result.times > found.times):
             found = result
     return found
@@ -135,6 +140,7 @@ def _explain(
     saved: Sequence[Distance],
     background: Background,
     work: float,
+    hidden: float,
 ) -> Unexplained | None:
     if output.value == 0:
         return None
@@ -166,8 +172,9 @@ def _explain(
         if not is_float(output.candidate):
             return None
     if math.isinf(output.value):
-        return Unexplained(output, 1.0, inherited, math.inf) if inherited < 1 else None
-    if math.isinf(inherited):
+        is_excused = inherited >= 1 or _is_small(output, given, max(inherited, hidden))
+        return None if is_excused else Unexplained(output, 1.0, inherited, math.inf)
+    if inherited > _UNLIKE:
         return None
     own = 2.0 ** -_fewest_bits(output, given, saved)
     accumulate = min(own, 2.0**-24)
@@ -184,16 +191,31 @@ def _explain(
         roundings = own if output.basis == "statistics" else 0.0
     slack = _MODULE_SLACK if is_module else _SLACK
     # In a run of fewer bits every tensor has lost some, whatever its statistics show.
-    allowed = slack * (roundings + gain * max(inherited, background.value, work))
+    carried = max(inherited, background.value, work)
+    if output.basis == "statistics":
+        carried = max(carried, hidden)
+    allowed = slack * (roundings + gain * carried)
     if output.value > allowed:
         times = output.value / allowed if allowed else math.inf
         return Unexplained(output, allowed, inherited, times)
     if is_module or not output.averages or work:
         return None
     passed = max((max(d.averages, default=d.value) for d in (*given, *saved)), default=0.0)
+    inherited = max(inherited, hidden)
     return _explain_averages(
         operation, pair.phase, output, slack, roundings, gain, inherited, passed, background
     )
+
+
+def _is_small(output: Distance, given: Sequence[Distance], inherited: float) -> bool:
+    """Whether a result that should be all zeros is no larger than the noise of the inputs.
+
+    The gradient of what cancels out is nothing but noise.
+    """
+    if is_nonfinite(output.candidate) or largest_element(output.reference):
+        return False
+    size = max((largest_element(d.candidate) for d in given if is_float(d.candidate)), default=0.0)
+    return largest_element(output.candidate) <= _SLACK * inherited * size
 
 
 def _explain_averages(
@@ -303,8 +325,8 @@ def _gain(
         spread = _deviation(floats[0])
         summed *= max([1.0, *sizes[1:]]) / spread if spread else 1.0
     elif operation in EXPONENTIALS and not saved:
-        # A change of an exponent is a relative change of the result.
-        summed *= size
+        # A change of an exponent is a relative change of the result; what is masked has none.
+        summed = size * max(1.0, _top(floats[0]))
     elif operation in _PRODUCTS:
         summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
     elif saved:
@@ -347,6 +369,13 @@ def _product_size(
         factors = [*factors[:1], partner if len(output.candidate.shape) > 1 else max(1.0, partner)]
     product = math.prod(sorted(factors, reverse=True)[:2])
     return _TAILS * math.sqrt(terms) * product
+
+
+def _top(distance: Distance) -> float:
+    """Return the size of a tensor's maximum: the exponents that a sum of powers is made of."""
+    maximum = distance.reference.max
+    top = largest_element(distance.reference) if maximum is None else abs(float(maximum))
+    return top if math.isfinite(top) else 1.0
 
 
 def _deviation(distance: Distance) -> float:

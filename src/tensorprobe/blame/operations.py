@@ -16,6 +16,7 @@ __all__ = [
     "CONVOLUTIONS",
     "EXACT",
     "EXPONENTIALS",
+    "GATES",
     "LOSSES",
     "MATRIX",
     "NORMS",
@@ -122,6 +123,14 @@ NORMS = _set_of("layer_norm group_norm batch_norm instance_norm rms_norm local_r
 
 EXPONENTIALS = _set_of("exp exp_ softmax logsumexp expm1 exp2")
 """Operations that turn a change into a relative change."""
+
+GATES = _set_of(
+    "relu relu_ relu6 leaky_relu prelu rrelu hardtanh hardswish hardsigmoid threshold clamp clamp_ "
+    "clamp_min clamp_max clip max min maximum minimum amax amin max_pool1d max_pool2d max_pool3d "
+    "adaptive_max_pool1d adaptive_max_pool2d abs __abs__ l1_loss hinge_embedding_loss median "
+    "kthvalue topk sort hardshrink softshrink"
+)
+"""Operations with a kink: which way a gradient goes hangs on which side of it an element lies."""
 
 LOSSES = _set_of(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
