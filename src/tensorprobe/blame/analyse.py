@@ -428,7 +428,7 @@ def _find_gap(
     from tensorprobe.blame.gaps import find_gap_suspect
 
     until = min((suspect.position for suspect in suspects), default=len(pairs))
-    gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.before)
+    gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.before, walk.hidden)
     if gap is None:
         return None
     return Suspect(gap.call, gap.position, "backward", gap.place, "gap", gap.times)

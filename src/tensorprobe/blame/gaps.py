@@ -59,8 +59,19 @@ def find_gap_suspect(
     candidate: Side,
     reference: Side,
     backgrounds: Mapping[str, float],
+    hidden: Mapping[str, float],
 ) -> GapSuspect | None:
-    """Return the first call whose unrecorded backward node made what no other call explains."""
+    """Return the first call whose unrecorded backward node made what no other call explains.
+
+    Args:
+        pairs: all calls, in the order of the run.
+        agreements: their distances.
+        links: where tensors come from.
+        candidate: the run under test.
+        reference: the trusted run.
+        backgrounds: the distance that is usual before each call.
+        hidden: the noise of each call's inputs that statistics do not show.
+    """
     positions = {pair.name: pair.position for pair in pairs}
     for pair in pairs:
         if pair.phase != "backward" or pair.candidate is None or pair.reference is None:
@@ -81,7 +92,8 @@ def find_gap_suspect(
             found = _check(pair, links, candidate, reference)
         except (RebuildError, RuntimeError):
             # Without data, or with a user that cannot be replayed, distances have to do.
-            found = _guess(pair, agreements, links, reference, backgrounds[pair.name])
+            noise = max(backgrounds[pair.name], hidden.get(pair.name, 0.0))
+            found = _guess(pair, agreements, links, reference, noise)
         finally:
             candidate.forget()
             reference.forget()

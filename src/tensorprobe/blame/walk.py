@@ -54,6 +54,7 @@ class Walk:
         before: what was usual before each call.
         before_place: the same by the place in the run: a call that only the reference has may carry
             the name of another one of the candidate's.
+        hidden: the noise of each call's inputs that statistics do not show.
         work: the roundoff of matrix products, where the first of them shows it; else 0.
     """
 
@@ -61,10 +62,10 @@ class Walk:
         self.unexplained: dict[str, Unexplained] = {}
         self.before: dict[str, float] = {}
         self.before_place: dict[int, float] = {}
+        self.hidden: dict[str, float] = {}
         self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
         seen, back, siblings, unseen = _Seen(), _Seen(), Siblings(), Unseen()
-        self._hidden: dict[str, float] = {}
         self.usual = 0.0
         for pair in pairs:
             background = seen.background()
@@ -83,7 +84,7 @@ class Walk:
                 continue  # Memory as it was found is no noise of the run.
             forward = _forward_agreement(pair, agreements)
             usual = 0.0 if siblings.is_quiet else max(background.value, self.work)
-            hidden = self._hidden[pair.name] = unseen.follow(pair, agreement, forward, usual)
+            hidden = self.hidden[pair.name] = unseen.follow(pair, agreement, forward, usual)
             found = explain_call(pair, agreement, forward, background, self.work, hidden)
             if found is not None and siblings.excuse(pair, found):
                 found = None
@@ -104,7 +105,7 @@ class Walk:
     ) -> Unexplained | None:
         """Judge a call again, with another roundoff of matrix products."""
         forward = _forward_agreement(pair, agreements)
-        usual, hidden = self._backgrounds[pair.name], self._hidden[pair.name]
+        usual, hidden = self._backgrounds[pair.name], self.hidden[pair.name]
         return explain_call(pair, agreements[pair.name], forward, usual, work, hidden)
 
     @staticmethod
