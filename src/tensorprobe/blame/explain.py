@@ -33,6 +33,7 @@ from tensorprobe.blame.operations import (
     AVERAGING,
     EXACT,
     EXPONENTIALS,
+    MANY_STEPS,
     MATRIX,
     NORMS,
     RANDOM,
@@ -43,7 +44,7 @@ from tensorprobe.blame.operations import (
 )
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Background", "Unexplained", "explain_call", "resolutions"]
+__all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions"]
 
 # What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
 # below 2 of it. A module is many steps, each of which may be eight times off the other way.
@@ -53,6 +54,13 @@ _MODULE_SLACK = 40.0
 _AVERAGE_SLACK = 2.0
 # Of inputs that are so far apart there is nothing that a result has to be.
 _UNLIKE = 0.2
+_TIMES_NOISE = 10.0
+# Beyond so many terms (the root of it) kernels sum in parts.
+_LONGEST_SUM = 64
+# A factor is told by that many times what it may be off, from so many elements of so few bits.
+_FACTOR = 4.0
+_FEW_BITS = 11
+_MANY = 32
 # Rows of a matrix differ in size; four standard deviations cover their tails.
 _TAILS = 4.0
 _PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
@@ -190,21 +198,56 @@ def _explain(
     if operation in EXACT and pair.phase == "forward":
         roundings = own if output.basis == "statistics" else 0.0
     slack = _MODULE_SLACK if is_module else _SLACK
+    if operation in MANY_STEPS and pair.phase == "backward" and not is_module:
+        slack *= 2
     # In a run of fewer bits every tensor has lost some, whatever its statistics show.
     carried = max(inherited, background.value, work)
     if output.basis == "statistics":
         carried = max(carried, hidden)
     allowed = slack * (roundings + gain * carried)
+    if output.basis == "statistics":
+        allowed += _summing_error(output)
+    if allowed > 1 and pair.phase == "backward":
+        allowed *= _TIMES_NOISE  # What cancels to nothing but noise may have any size.
     if output.value > allowed:
         times = output.value / allowed if allowed else math.inf
         return Unexplained(output, allowed, inherited, times)
     if is_module or not output.averages or work:
         return None
     passed = max((max(d.averages, default=d.value) for d in (*given, *saved)), default=0.0)
-    inherited = max(inherited, hidden)
-    return _explain_averages(
-        operation, pair.phase, output, slack, roundings, gain, inherited, passed, background
+    found = _explain_averages(
+        operation,
+        pair.phase,
+        output,
+        slack,
+        roundings,
+        gain,
+        max(inherited, hidden),
+        passed,
+        background,
     )
+    return found or _explain_factor(output, inherited, passed)
+
+
+def _explain_factor(output: Distance, inherited: float, passed: float) -> Unexplained | None:
+    """Judge a factor that largest, smallest and norm have in common: noise moves each its own way.
+
+    Of few bits alone: noise of float32 may be one of a scalar by which all is multiplied.
+    """
+    mine, other = output.candidate, output.reference
+    bits = significant_bits(mine.dtype)
+    pairs = ((mine.max, other.max), (mine.min, other.min), (mine.norm, other.norm))
+    if bits > _FEW_BITS or math.prod(mine.shape) < _MANY or not all(b for _, b in pairs):
+        return None
+    factors = [float(a or 0.0) / float(b or 1.0) - 1 for a, b in pairs]
+    if not all(map(math.isfinite, factors)):
+        return None
+    unit = 2.0 ** (1 - bits)
+    common = min(map(abs, factors))
+    limit = _FACTOR * (unit + max(inherited, passed))
+    if common <= limit or max(factors) - min(factors) > unit + common / 4:
+        return None
+    return Unexplained(output, limit, inherited, common / limit)
 
 
 def _is_small(output: Distance, given: Sequence[Distance], inherited: float) -> bool:
@@ -230,9 +273,7 @@ def _explain_averages(
     background: Background,
 ) -> Unexplained | None:
     """Judge how far mean and norm are apart: noise leaves less on them than on single elements."""
-    shape = output.candidate.shape
-    count = max(1, math.prod(shape))
-    rows = max(1, count // shape[-1]) if shape else 1
+    count, rows = max(1, math.prod(output.candidate.shape)), count_rows(output)
     is_alone = operation in ROUNDED_ONCE and phase == "forward"
     independent = math.sqrt(count if is_alone else rows)
     # The norm over the largest element: the root of how many elements make up the norm.
@@ -252,6 +293,12 @@ def _explain_averages(
     return Unexplained(output, allowed, inherited, worst) if worst > 1 else None
 
 
+def count_rows(distance: Distance) -> int:
+    """Return how many rows a tensor has: what shares no rounding."""
+    shape = distance.candidate.shape
+    return max(1, math.prod(shape) // shape[-1]) if shape and shape[-1] else 1
+
+
 def resolutions(output: Distance) -> tuple[float, float]:
     """Return how finely mean and norm were recorded, relative as their distances are.
 
@@ -267,7 +314,14 @@ def resolutions(output: Distance) -> tuple[float, float]:
     fine = 2.0**-22
     of_mean = 2 * unit if all(_fits(item, unit) for item in means) else fine
     of_norm = 2 * unit if all(_fits(item, unit) for item in norms) else fine
-    return (of_mean * mean / size if size else 0.0) + fine, of_norm + fine
+    of_norm += fine + _summing_error(output)
+    return (of_mean * mean / size if size else 0.0) + fine, of_norm
+
+
+def _summing_error(distance: Distance) -> float:
+    """Return how far off a recorded norm is: tools sum it in float32."""
+    terms = math.sqrt(math.prod(distance.candidate.shape))
+    return min(terms, _LONGEST_SUM) * 2.0**-25
 
 
 def _fits(number: float, unit: float) -> bool:

@@ -18,6 +18,7 @@ __all__ = [
     "EXPONENTIALS",
     "GATES",
     "LOSSES",
+    "MANY_STEPS",
     "MATRIX",
     "NORMS",
     "PARAMETER_PLACES",
@@ -82,6 +83,9 @@ _FUSED_MATRIX = _set_of(
     "lstm_cell gru_cell conv_transpose1d conv_transpose2d conv_transpose3d einsum bilinear "
     "multi_dot chain_matmul affine_grid cdist cov corrcoef matrix_power rnn_tanh_cell rnn_relu_cell"
 )
+
+MANY_STEPS = _set_of("multi_head_attention_forward lstm gru rnn_tanh rnn_relu")
+"""Functions that are as many steps as a module, each of which may cancel."""
 
 WITH_PLACES = _set_of(
     "topk sort max min median kthvalue mode cummax cummin max_pool1d max_pool2d max_pool3d"

@@ -28,7 +28,7 @@ from tensorprobe.blame.agreement import (
     largest_element,
     significant_bits,
 )
-from tensorprobe.blame.explain import Unexplained, resolutions
+from tensorprobe.blame.explain import Unexplained, count_rows, resolutions
 from tensorprobe.blame.operations import EXACT, MATRIX, RANDOM, is_compound, operation_of
 from tensorprobe.blame.order import CallPair
 
@@ -81,6 +81,7 @@ class Siblings:
         agreement: CallAgreement,
         forward: CallAgreement | None,
         hidden: float,
+        work: float,
     ) -> Unexplained | None:
         """Return the result of a call that is unlike what its siblings have shown, or None.
 
@@ -89,6 +90,7 @@ class Siblings:
             agreement: the distances of its own tensors.
             forward: of a backward call: those of its forward call.
             hidden: the noise of its inputs that their statistics do not show.
+            work: the roundoff that matrix products of this run work in, 0 for their own.
         """
         if operation_of(pair.name) in RANDOM or is_compound(pair.name):
             return None
@@ -103,7 +105,7 @@ class Siblings:
             if self.is_quiet:
                 result = self._judge_first(pair, agreement, output, given)
             else:
-                result = self._judge_norm(pair, output, given, hidden)
+                result = self._judge_norm(pair, output, given, hidden, work)
             if result is not None:
                 found.append(result)
         return max(found, key=lambda result: result.times, default=None)
@@ -127,17 +129,25 @@ class Siblings:
         return Unexplained(output, unit, 0.0, output.value / unit)
 
     def _judge_norm(
-        self, pair: CallPair, output: Distance, given: Sequence[Distance], hidden: float
+        self,
+        pair: CallPair,
+        output: Distance,
+        given: Sequence[Distance],
+        hidden: float,
+        work: float,
     ) -> Unexplained | None:
         bits = significant_bits(output.candidate.dtype)
         if any(significant_bits(d.candidate.dtype) < bits for d in given) or not given:
             return None
+        if operation_of(pair.name) in EXACT and pair.phase == "forward":
+            return None  # A part may have moved by more than the whole.
         siblings = self._norms.get(_kind(pair, output), [])
         if len(siblings) < _ENOUGH_SIBLINGS:
             return None
         inherited = max(map(_norm, given))
         times = _NORMS if bits <= _SHORT else _LONG_NORMS
-        limit = times * (resolutions(output)[1] + max(inherited, *siblings))
+        rounded = max(2.0**-bits, work) / math.sqrt(count_rows(output))
+        limit = times * (resolutions(output)[1] + rounded + max(inherited, *siblings))
         limit += _HIDDEN * hidden
         norm = _norm(output)
         return Unexplained(output, limit, inherited, norm / limit) if norm > limit else None

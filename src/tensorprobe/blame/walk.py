@@ -88,7 +88,7 @@ class Walk:
             found = explain_call(pair, agreement, forward, background, self.work, hidden)
             if found is not None and siblings.excuse(pair, found):
                 found = None
-            found = found or siblings.judge(pair, agreement, forward, hidden)
+            found = found or siblings.judge(pair, agreement, forward, hidden, self.work)
             siblings.add(pair, agreement, is_sound=found is None)
             if found is not None:
                 self.unexplained[pair.name] = found
