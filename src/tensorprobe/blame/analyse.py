@@ -177,7 +177,7 @@ def analyse_rank(
     work = TF32 if ("matrix products", "torch.float32") in raised else walk.work
     suspects = _collect(pairs, agreements, walk, splits, suspicions, start, work)
     if _may_have_gap(suspects, effort):
-        gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects)
+        gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects, work)
         if gap is not None:
             suspects = sorted([*suspects, gap], key=lambda suspect: suspect.position)
     return RankAnalysis(
@@ -461,6 +461,7 @@ def _find_gap(
     theirs: Side,
     walk: Walk,
     suspects: Sequence[Suspect],
+    work: float,
 ) -> Suspect | None:
     if any(p.candidate is None or p.reference is None for p in pairs if p.phase == "forward"):
         # Tensors are followed in both runs by the calls that use them, which must be the same.
@@ -468,7 +469,9 @@ def _find_gap(
     from tensorprobe.blame.gaps import find_gap_suspect
 
     until = min((suspect.position for suspect in suspects), default=len(pairs))
-    gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.before)
+    gap = find_gap_suspect(
+        pairs[:until], agreements, links, ours, theirs, walk.before, walk.hidden, work
+    )
     if gap is None:
         return None
     return Suspect(gap.call, gap.position, "backward", gap.place, "gap", gap.times)
