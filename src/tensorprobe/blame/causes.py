@@ -15,6 +15,8 @@ from tensorprobe.blame.analyse import RankAnalysis, Suspect
 from tensorprobe.blame.echoes import stretch_of
 from tensorprobe.blame.evidence import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
+from tensorprobe.blame.own_backward import OwnBackward
+from tensorprobe.blame.passed_on import is_handed_on
 from tensorprobe.records import TensorValue
 
 __all__ = ["PROOF_ADVICE", "Cause", "is_between_modules", "name_cause"]
@@ -93,6 +95,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             "its inputs give",
             "compare where this parameter or buffer is loaded, initialised or updated",
         )
+    if suspect.own is not None:
+        return _read_own_backward(suspect.own)
     if suspect.basis == "sequence":
         # The other run may have a call of that name elsewhere: call numbers are shifted.
         is_extra = analysis.pairs[suspect.position].candidate is not None
@@ -134,6 +138,20 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     return _read_distances(suspect)
 
 
+def _read_own_backward(own: OwnBackward) -> Cause:
+    where = "candidate" if own.is_candidate else "reference"
+    calls = own.helpers[0] if len(own.helpers) == 1 else f"{own.helpers[0]} to {own.helpers[-1]}"
+    what = "the gradient that arrives here" if own.is_received else "this gradient"
+    text = f"only the {where} computes {what} with a backward of its own ({calls})"
+    advice = "check that backward against torch.autograd.gradcheck"
+    if own.result is None:
+        return Cause("computation", text, advice)
+    factor = _common_factor(own.result.candidate, own.result.reference)
+    if factor is not None:
+        return Cause("scale", f"{text}; it is {factor:.6g} times the reference's", advice)
+    return Cause("computation", f"{text}; it is off by {own.result.value:.1e} of its size", advice)
+
+
 def _name_stretch(suspect: Suspect, analysis: RankAnalysis) -> str:
     """Name a call that only one run makes, with those behind it that it stands together with."""
     more = stretch_of(suspect, analysis)[1:]
@@ -146,7 +164,7 @@ def _name_stretch(suspect: Suspect, analysis: RankAnalysis) -> str:
 
 def is_between_modules(suspect: Suspect) -> bool:
     """Whether what differs is given to a module: code that runs around it may have made it."""
-    return suspect.call.startswith("Module.") and suspect.place.startswith("input")
+    return is_handed_on(suspect.call, suspect.place)
 
 
 PROOF_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"

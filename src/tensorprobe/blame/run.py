@@ -19,6 +19,7 @@ from tensorprobe.blame.echoes import drop_echoes, part_of
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.order import forward_name
+from tensorprobe.blame.own_backward import frame_in_backward
 from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
@@ -28,7 +29,7 @@ from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import Frame
-from tensorprobe.store import RankDump, open_dump
+from tensorprobe.store import open_dump
 
 __all__ = ["Investigation", "blame", "investigate", "investigate_parts"]
 
@@ -284,9 +285,10 @@ def _accuse(entry: RankSuspect) -> Accused:
     agreement = analysis.agreements.get(suspect.call)
     inputs = output = None
     # Of a call that only one run makes, another one may have the name in the other.
-    if agreement is not None and suspect.basis != "sequence":
-        inputs = max((d.value for d in agreement.inputs), default=0.0)
-        output = max((d.value for d in agreement.outputs), default=0.0)
+    if agreement is not None and (suspect.basis != "sequence" or suspect.own is not None):
+        # Of what was not recorded nobody can say that it agrees.
+        inputs = max((d.value for d in agreement.inputs), default=None)
+        output = max((d.value for d in agreement.outputs), default=None)
     split = suspect.split
     made = None if split is None else split.candidate
     name, part = suspect.call, part_of(suspect, analysis)
@@ -307,11 +309,11 @@ def _accuse(entry: RankSuspect) -> Accused:
         None if split is None else split.reference.relative,
         None if split is None else split.inherited,
         None if made is None or made.worst < 0 else (made.worst, made.got, made.wanted),
-        *find_places(_stack_of(name, part)),
+        *find_places(_stack_of(suspect, analysis)),
         part.parent(name),
         analysis.victims(suspect.position),
         entry.received,
-        suspect.phase == "backward" and not _is_forward_suspect(entry),
+        _is_gradient_only(entry),
     )
 
 
@@ -320,12 +322,28 @@ def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     return replace(cause, advice=next_step(cause, suspect, analysis))
 
 
-def _stack_of(name: str, part: RankDump) -> Sequence[Frame]:
-    """Return where a call was made; gradients are where their forward call is."""
+def _stack_of(suspect: Suspect, analysis: RankAnalysis) -> Sequence[Frame]:
+    """Return where a call was made; gradients are where their forward call is.
+
+    A gradient that one run computes with calls of its own is where these are.
+    """
+    own = suspect.own
+    if own is not None:
+        side = analysis.candidate if own.is_candidate else analysis.reference
+        return side.part.stack(own.helpers[-1])
+    part = part_of(suspect, analysis)
     try:
-        return part.stack(name) or part.stack(forward_name(name))
+        return part.stack(suspect.call) or part.stack(forward_name(suspect.call))
     except NameFormatError:
         return ()
+
+
+def _is_gradient_only(entry: RankSuspect) -> bool:
+    """Whether a suspect is a gradient, or made for one, and its forward call is right."""
+    suspect = entry.suspect
+    if suspect.phase == "backward":
+        return not _is_forward_suspect(entry)
+    return frame_in_backward(_stack_of(suspect, entry.analysis)) is not None
 
 
 def _is_forward_suspect(entry: RankSuspect) -> bool:
