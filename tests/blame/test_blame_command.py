@@ -28,7 +28,9 @@ def test_the_answer_fits_one_screen(
     assert told["culprit"] == "Functional.linear.1.forward.output.0"
     assert "planted.py" in told["code"]
     assert told["inputs"] == "agree"
-    assert "made here 1.0e-03" in told["output"] and "times what rounding explains" in told["output"]
+    assert (
+        "made here 1.0e-03" in told["output"] and "times what rounding explains" in told["output"]
+    )
     assert told["kind"].startswith("scale: the result is 1.001")
     assert told["sure"].startswith("certain")
     assert "later calls" in told["victims"]
