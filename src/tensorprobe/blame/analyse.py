@@ -341,7 +341,7 @@ def _collect(
         elif (
             unexplained is not None
             and not _is_cleared(split, unexplained)
-            and not (found and is_fed_unseen(pair.name, agreements[pair.name]))
+            and not (found and is_fed_unseen(pair.name))
         ):
             found.append(
                 Suspect(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
-from tensorprobe.blame.echoes import stretch_of
 from tensorprobe.blame.evidence import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
+from tensorprobe.blame.order import stretch_around
 from tensorprobe.blame.own_backward import OwnBackward
 from tensorprobe.blame.passed_on import is_handed_on
 from tensorprobe.records import TensorValue
@@ -47,6 +47,8 @@ _PICKING = frozenset(
 # An error is one thing alone when that explains all but a tenth of its square.
 _MOSTLY = 0.95
 _FEW = 1e-3
+# An error of so many times what is to be expected is rounding and nothing else.
+_ROUNDING = 3.0
 # Below this an error is smaller than what other algorithms for the same function differ by.
 _APPROXIMATION = 0.02
 
@@ -103,8 +105,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
         where = "candidate" if is_extra else "reference"
         return Cause(
             "extra call" if is_extra else "missing call",
-            f"only the {where} makes {_name_stretch(suspect, analysis)}, and what follows starts "
-            "from other values",
+            f"only the {where} makes {_name_stretch(suspect, analysis)}; what follows starts from "
+            "other values",
             "compare the code of both runs at this place",
         )
     if suspect.call.startswith("Distributed."):
@@ -153,13 +155,30 @@ def _read_own_backward(own: OwnBackward) -> Cause:
 
 
 def _name_stretch(suspect: Suspect, analysis: RankAnalysis) -> str:
-    """Name a call that only one run makes, with those behind it that it stands together with."""
-    more = stretch_of(suspect, analysis)[1:]
-    if not more:
-        return "this call"
-    if len(more) == 1:
-        return f"this call and the one behind it, {more[0].name}"
-    return f"this call and the {len(more)} behind it, up to {more[-1].name}"
+    """Name a call that only one run makes, with those that it stands together with."""
+    is_extra = analysis.pairs[suspect.position].candidate is not None
+    is_module = suspect.call.startswith("Module.")
+    stretch = [
+        pair
+        for pair in stretch_around(suspect.position, analysis.pairs)
+        # The modules around calls are no calls more.
+        if pair.name.startswith("Module.") == is_module and pair.phase == suspect.phase
+    ]
+    more = [
+        pair.name
+        for pair in stretch
+        if (pair.candidate is not None) == is_extra and pair.position > suspect.position
+    ]
+    others = [pair.name for pair in stretch if (pair.candidate is not None) != is_extra]
+    text = "this call"
+    if more:
+        text += " and the one behind it" if len(more) == 1 else f" and the {len(more)} behind it"
+        text += f", {'up to ' if len(more) > 1 else ''}{more[-1]}"
+    if others:
+        other = "reference" if is_extra else "candidate"
+        text += f" (in its place the {other} makes {others[0]}"
+        text += f" and {len(others) - 1} more)" if len(others) > 1 else ")"
+    return text
 
 
 def is_between_modules(suspect: Suspect) -> bool:
@@ -196,7 +215,7 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
     if precision is not None:
         return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
     if suspect.measure == "factor":
-        return _name_factor(made, "what else is wrong is rounding")
+        return _name_factor(made, _name_rest(made, suspect.working))
     if made.relative < _APPROXIMATION:
         return Cause(
             "approximation",
@@ -217,6 +236,15 @@ def _name_factor(made: MadeHere, rest: str) -> Cause:
         f"the result is {1 + made.scale:.8g} times what it should be, and {rest}",
         "look for a wrong constant, a factor used twice or left out, or an eps",
     )
+
+
+def _name_rest(made: MadeHere, working: int) -> str:
+    """Say what is left of an error besides its common factor: rounding, or more than that."""
+    rest = math.sqrt(max(0.0, made.relative**2 - made.scale**2))
+    level = made.levels[min(working, len(made.levels) - 1)]
+    if level and rest <= _ROUNDING * made.relative / level:
+        return "what else is wrong is rounding"
+    return f"not all over alike: besides that, {rest:.1e} of its size is error"
 
 
 def _describe_spikes(split: OutputSplit, made: MadeHere) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import Distance, statistics_distance
 from tensorprobe.blame.evidence import results_of
-from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.order import CallPair, stretch_around
 from tensorprobe.blame.places import find_places
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import NameFormatError
@@ -80,7 +80,7 @@ def find_own_backward(
     side = candidate if is_candidate else reference
     if helper.phase != "forward" or frame_in_backward(side.part.stack(helper.name)) is None:
         return None
-    stretch = _stretch_around(helper.position, pairs)
+    stretch = stretch_around(helper.position, pairs)
     ours = [pair for pair in stretch if (pair.candidate is not None) == is_candidate]
     theirs = [pair for pair in stretch if (pair.candidate is not None) != is_candidate]
     helpers = tuple(pair.name for pair in ours if pair.phase == "forward")
@@ -121,20 +121,6 @@ def _find_receiver(
                 pair.name, pair.position, "input.0", helpers, is_candidate, distance, True
             )
     return None
-
-
-def _stretch_around(position: int, pairs: Sequence[CallPair]) -> list[CallPair]:
-    """Return the calls next to each other, around a place, that only one run makes."""
-    first = last = position
-    while first > 0 and _is_alone(pairs[first - 1]):
-        first -= 1
-    while last + 1 < len(pairs) and _is_alone(pairs[last + 1]):
-        last += 1
-    return list(pairs[first : last + 1])
-
-
-def _is_alone(pair: CallPair) -> bool:
-    return pair.candidate is None or pair.reference is None
 
 
 def _is_api_backward(pair: CallPair) -> bool:

@@ -1,14 +1,13 @@
 """Tell what a module was handed on from what came from outside.
 
 At level L0 the code between modules is not recorded, and what a module is given by keywords is not
-either: behind a suspect, values that nobody recorded seems to have made may be its work.
+either: behind a suspect, values that no recorded call made may be its work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from tensorprobe.blame.agreement import CallAgreement
 from tensorprobe.blame.start import StartDifferences
 
 __all__ = ["is_fed_unseen", "is_handed_on", "without_handed_on"]
@@ -25,9 +24,9 @@ def is_handed_on(call: str, place: str) -> bool:
     return call.startswith("Module.") and place.startswith("input")
 
 
-def is_fed_unseen(call: str, agreement: CallAgreement) -> bool:
-    """Whether nothing is known of what a module was given: it was handed over by keywords."""
-    return call.startswith("Module.") and not agreement.inputs
+def is_fed_unseen(call: str) -> bool:
+    """Whether a call may have been given what is not in its record: a module, by keywords."""
+    return call.startswith("Module.")
 
 
 def without_handed_on(start: StartDifferences, named: Collection[str]) -> StartDifferences:

@@ -391,7 +391,10 @@ def _closest(analyses: Sequence[RankAnalysis]) -> tuple[str, float] | None:
 
 def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
     notes = []
-    for (family, dtype), _ in {k: v for a in analyses for k, v in a.raised.items()}.items():
+    for family, dtype in dict.fromkeys(key for a in analyses for key in a.raised):
+        if any(a.types is not None and a.types.candidate == dtype for a in analyses):
+            # Autocast hands them shorter operands than were recorded, which is said already.
+            continue
         notes.append(
             f"all {family} of {dtype} of the candidate work with fewer bits than {dtype} has "
             "(such as TF32): taken as the way the run works, not as a fault"

@@ -41,7 +41,8 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
             yield _row("next", even_out(conclusion))
     else:
         yield from _accused_lines(first, conclusion.span)
-        for other in conclusion.accused[1:_LISTED]:
+        others = [other for other in conclusion.accused[1:] if other.confidence != "possible"]
+        for other in others[: _LISTED - 1]:
             yield _row("also", f"{_where(other)}  {other.cause.kind}{_beyond(other)}")
     yield _row("seen", _seen(conclusion))
     for note in conclusion.notes:
