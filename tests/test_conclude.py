@@ -141,22 +141,22 @@ def test_first_diff_names_the_culprit_beside_the_first_row_that_fails(
 def test_the_advice_is_that_of_the_fault_that_was_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(folder: str, eps: float) -> str:
+    def run(folder: str, slope: float) -> str:
         with DumpWriter(tmp_path / folder, DumpInfo(step=0, level="L1")) as writer:
-            inputs = (tensor(1.0), ScalarValue("float", eps))
-            outputs = (tensor(2.0 if eps < 1e-3 else 3.0),)
-            name = "Functional.layer_norm.0.forward"
+            inputs = (tensor(1.0), ScalarValue("float", slope))
+            outputs = (tensor(2.0 if slope < 1e-3 else 3.0),)
+            name = "Functional.leaky_relu.0.forward"
             writer.write(CallRecord(name, inputs=inputs, kwargs={}, outputs=outputs))
         return str(tmp_path / folder)
 
     assert compare((run("a", 1e-2), run("b", 1e-5)), tmp_path) == 0
     (file,) = (tmp_path / "o").glob("advisor_*.txt")
     line, node, advice = file.read_text().splitlines()
-    assert (line, node) == ("Line: 1", "Suspect Nodes: Functional.layer_norm.0.forward.input.1")
+    assert (line, node) == ("Line: 1", "Suspect Nodes: Functional.leaky_relu.0.forward.input.1")
     assert advice == (
-        "Expert Advice: Functional.layer_norm.0.forward: it is called with other arguments: "
-        "input.1 is 0.01, in the reference 1e-05; compare the configuration and the code around "
-        "this call."
+        "Expert Advice: Functional.leaky_relu.0.forward: it is called with other arguments: "
+        "input.1 (negative_slope) is 0.01, in the reference 1e-05; compare the configuration and "
+        "the code around this call."
     )
 
 

@@ -39,7 +39,7 @@ from tensorprobe.store import RankDump
 
 __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
 
-_NOT_GIVEN = ScalarValue("str", "nothing")
+_NOT_GIVEN = ScalarValue("str", "not given")
 # So many roundings apart the ends of two runs are the same.
 _SAME_RESULT = 32
 _SAME_GRADIENT = 256

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
-from tensorprobe.blame.evidence import MadeHere, OutputSplit
+from tensorprobe.blame.argument_names import name_argument
+from tensorprobe.blame.evidence import MadeHere, OutputSplit, flat_tensors, results_of
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
 from tensorprobe.blame.order import stretch_around
 from tensorprobe.blame.own_backward import OwnBackward
@@ -75,7 +76,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     operation = operation_of(suspect.call)
     if suspect.basis == "arguments":
         changes = "; ".join(
-            f"{change.place} is {change.candidate}, in the reference {change.reference}"
+            f"{name_argument(suspect.call, change.place)} is {change.candidate}, in the reference "
+            f"{change.reference}"
             for change in suspect.changes
         )
         return Cause(
@@ -105,8 +107,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
         where = "candidate" if is_extra else "reference"
         return Cause(
             "extra call" if is_extra else "missing call",
-            f"only the {where} makes {_name_stretch(suspect, analysis)}; what follows starts from "
-            "other values",
+            f"only the {where} makes {_name_stretch(suspect, analysis)}"
+            f"{_describe_alone(suspect, analysis)}; what follows starts from other values",
             "compare the code of both runs at this place",
         )
     if suspect.call.startswith("Distributed."):
@@ -179,6 +181,22 @@ def _name_stretch(suspect: Suspect, analysis: RankAnalysis) -> str:
         text += f" (in its place the {other} makes {others[0]}"
         text += f" and {len(others) - 1} more)" if len(others) > 1 else ")"
     return text
+
+
+def _describe_alone(suspect: Suspect, analysis: RankAnalysis) -> str:
+    """Say what a call that only one run makes does to what it is given, where that is plain."""
+    pair = analysis.pairs[suspect.position]
+    call = pair.candidate or pair.reference
+    assert call is not None
+    given = [value for value in flat_tensors(call.inputs) if value is not None]
+    made = [value for value in results_of(call) if value is not None]
+    if not given or not made:
+        return ""
+    if is_nonfinite(made[0]) and not any(is_nonfinite(value) for value in given):
+        return ", which makes NaN or infinities"
+    same_shape = made[0].shape == given[0].shape
+    factor = _common_factor(made[0], given[0]) if same_shape else None
+    return "" if factor is None else f", which multiplies what it is given by {factor:.6g}"
 
 
 def is_between_modules(suspect: Suspect) -> bool:

@@ -23,6 +23,7 @@ from tensorprobe.blame.own_backward import frame_in_backward
 from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.blame.text import distance_words
 from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.compare.inputs import name_inputs, pair_parts
@@ -259,7 +260,8 @@ def _summarise(
             why = "what happens between the steps (the optimizer) was not recorded"
         return (
             f"{what} of the two runs differ {when} ({len(start.places)} of {start.compared} "
-            f"tensors from outside, first {use.call}.{use.place}, by {distance.value:.1e}); {why}"
+            f"tensors from outside, first {use.call}.{use.place}, by "
+            f"{distance_words(distance.value)}); {why}"
         )
     if verdict == "noise" and basis == "data" and not total.replayed:
         return (
@@ -389,6 +391,15 @@ def _closest(analyses: Sequence[RankAnalysis]) -> tuple[str, float] | None:
     return best
 
 
+def _who_holds(analyses: Sequence[RankAnalysis]) -> str:
+    """Say which dumps have no data."""
+    first = analyses[0]
+    has_data = [side.part.info.task == "tensor" for side in (first.candidate, first.reference)]
+    if has_data[0] == has_data[1]:
+        return "the dumps hold"
+    return f"the {'reference' if has_data[0] else 'candidate'} holds"
+
+
 def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
     notes = []
     for family, dtype in dict.fromkeys(key for a in analyses for key in a.raised):
@@ -399,6 +410,13 @@ def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
             f"all {family} of {dtype} of the candidate work with fewer bits than {dtype} has "
             "(such as TF32): taken as the way the run works, not as a fault"
         )
+    for analysis in analyses[:1]:
+        ours, theirs = (side.part.info.level for side in (analysis.candidate, analysis.reference))
+        if ours != theirs and None not in (ours, theirs):
+            notes.append(
+                f"the candidate was captured at level {ours}, the reference at {theirs}: only what "
+                "both recorded is compared"
+            )
     few = next((a.types for a in analyses if a.types and not a.types.is_general), None)
     if few is not None:
         notes.append(str(few))
@@ -409,8 +427,8 @@ def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
         )
     elif basis == "statistics":
         notes.append(
-            "the dumps hold statistics only: single elements and errors below their noise cannot "
-            "be seen; with task tensor calls can be replayed"
+            f"{_who_holds(analyses)} statistics only: single elements and errors below their noise "
+            "cannot be seen; with task tensor calls can be replayed"
         )
     elif basis == "checksums":
         notes.append(
