@@ -126,6 +126,21 @@ def test_checksums_beside_statistics_are_told(
     assert "statistics only" not in out
 
 
+def test_a_weight_whose_checksum_differs_is_named(
+    peer_dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = peer_dumps / "ptdbg_ascend" / "2024-10" / "md5"
+    pair = [str(folder / run / "ptdbg_dump_v3.0" / "step0") for run in ("npu", "bench")]
+    if not Path(pair[1]).exists():
+        pytest.skip("the repository does not hold this dump")
+    assert main(["blame", *pair]) == 0
+    told = {line[:12].strip(): line[12:] for line in capsys.readouterr().out.splitlines()}
+    assert told["culprit"] == "Functional.linear.0.forward.input.1"
+    assert told["code"].startswith("train.py:21 in forward: ")
+    assert told["inputs"] == "differ by an unknown amount"
+    assert told["kind"].startswith("state: ")
+
+
 def test_modules_around_the_culprit_are_not_listed_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

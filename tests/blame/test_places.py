@@ -70,6 +70,8 @@ def test_paths_of_packages_are_short() -> None:
     ],
 )
 def test_dumps_of_other_tools_show_the_script(peer_dumps: Path, dump: str, call: str) -> None:
+    if not (peer_dumps / dump).exists():
+        pytest.skip("the repository does not hold this dump")
     part = open_dump(peer_dumps / dump).parts[0]
     name = next(name for name in part.names if call in name and part.stack(name))
     place, own = find_places(part.stack(name))

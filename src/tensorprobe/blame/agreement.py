@@ -196,13 +196,22 @@ def statistics_key(value: TensorValue) -> StatisticsKey | None:
     """Return what identifies a tensor's content within a run, or None where too little is known.
 
     A view has other sizes but the same numbers, so the count of elements stands for the shape.
+    Where there are no statistics, a checksum stands for all of them.
     """
     if value.norm is None or value.mean is None or value.max is None or value.min is None:
-        return None
+        return _checksum_key(value)
     numbers = tuple(float(item) for item in (value.max, value.min, value.mean, value.norm))
     if any(math.isnan(number) for number in numbers):
         return None
     return (math.prod(value.shape), *numbers)  # type: ignore[return-value]
+
+
+def _checksum_key(value: TensorValue) -> StatisticsKey | None:
+    try:
+        number = float(int(value.checksum or "", 16))
+    except ValueError:
+        return None
+    return (math.prod(value.shape), number, number, number, number)
 
 
 def statistics_distance(mine: TensorValue, other: TensorValue) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorprobe.blame.advice import next_step
+from tensorprobe.blame.agreement import Distance
 from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
 from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
@@ -263,6 +264,11 @@ def _summarise(
             f"tensors from outside, first {use.call}.{use.place}, by "
             f"{distance_words(distance.value)}); {why}"
         )
+    if verdict == "noise" and basis == "checksums":
+        return (
+            f"nobody can be named: {total.differing} of {total.calls} calls differ, each behind "
+            "inputs that differ already, and checksums do not tell by how much"
+        )
     if verdict == "noise" and basis == "data" and not total.replayed:
         return (
             f"nobody stands out: {total.differing} of {total.calls} calls differ, all by what "
@@ -288,9 +294,7 @@ def _accuse(entry: RankSuspect) -> Accused:
     inputs = output = None
     # Of a call that only one run makes, another one may have the name in the other.
     if agreement is not None and (suspect.basis != "sequence" or suspect.own is not None):
-        # Of what was not recorded nobody can say that it agrees.
-        inputs = max((d.value for d in agreement.inputs), default=None)
-        output = max((d.value for d in agreement.outputs), default=None)
+        inputs, output = _largest(agreement.inputs), _largest(agreement.outputs)
     split = suspect.split
     made = None if split is None else split.candidate
     name, part = suspect.call, part_of(suspect, analysis)
@@ -317,6 +321,16 @@ def _accuse(entry: RankSuspect) -> Accused:
         entry.received,
         _is_gradient_only(entry),
     )
+
+
+def _largest(distances: Sequence[Distance]) -> float | None:
+    """Return the largest distance; NaN where only checksums tell that there is one, None of none.
+
+    Of what was not recorded nobody can say that it agrees.
+    """
+    known = max((d.value for d in distances if not math.isnan(d.value)), default=None)
+    is_unknown = any(math.isnan(d.value) for d in distances)
+    return math.nan if is_unknown and not known else known
 
 
 def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
