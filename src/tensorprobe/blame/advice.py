@@ -46,7 +46,7 @@ def next_step(cause: Cause, suspect: Suspect, analysis: RankAnalysis) -> str:
         return _UNRECORDED
     wants = _missing_data(suspect, analysis)
     if is_module:
-        return f"{_INSIDE}; {wants}" if wants else _INSIDE
+        return f"{_INSIDE}; with task tensor, too, a replay can prove it" if wants else _INSIDE
     return wants or _advise_replay(suspect, analysis)
 
 

@@ -34,6 +34,7 @@ _NAMES = {
     "interpolate": "input size scale_factor mode align_corners",
     "layer_norm": "input normalized_shape weight bias eps",
     "leaky_relu": "input negative_slope inplace",
+    "linear": "input weight bias",
     "log_softmax": "input dim",
     "masked_fill": "input mask value",
     "max_pool1d": f"{_POOL} dilation ceil_mode return_indices",

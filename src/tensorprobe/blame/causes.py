@@ -95,8 +95,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     if suspect.basis == "state":
         return Cause(
             "state",
-            f"{suspect.place} comes from outside and differs; the operation itself computes what "
-            "its inputs give",
+            f"{name_argument(suspect.call, suspect.place)} comes from outside and differs; the "
+            "operation itself computes what its inputs give",
             "compare where this parameter or buffer is loaded, initialised or updated",
         )
     if suspect.own is not None:
