@@ -169,6 +169,32 @@ def test_the_advice_says_who_is_at_fault_though_no_row_fails(
     assert "meets the requirements. Yet Functional.gelu.5.forward: " in file.read_text()
 
 
+def test_first_diff_shows_a_missing_call_as_the_reference_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(folder: str, skipped: int | None) -> str:
+        with DumpWriter(tmp_path / folder, DumpInfo(step=0, level="L1")) as writer:
+            size = 1.0
+            for step, api in enumerate(("relu", "gelu", "silu", "elu", "tanh", "celu")):
+                if step == skipped:
+                    continue
+                name = f"Functional.{api}.0.forward"
+                given, size = size, size * (1.5 + step)
+                record = CallRecord(
+                    name, inputs=(tensor(given),), kwargs={}, outputs=(tensor(size),)
+                )
+                writer.write(record)
+        return str(tmp_path / folder)
+
+    assert compare((run("a", 2), run("b", None)), tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    culprit = node["culprit"]
+    assert culprit["op_name"] == "Functional.silu.0.forward"
+    assert culprit["kind"] == "missing call"
+    assert culprit["position"]["call"] == 2
+
+
 def write_fed(folder: Path, factor: float) -> Path:
     """Write a run whose weights, and nothing else, are multiplied; no result is off by much."""
     with DumpWriter(folder, DumpInfo(step=0, level="L1")) as writer:
