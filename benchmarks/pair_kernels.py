@@ -146,7 +146,8 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return in_float64(func, args, kwargs)
         if self.noise in ("scatter", "device") and packet in ADDING:
             target, dim, index, source = args[:4]
-            return func(target, dim, index.flip(0), source.flip(0), **kwargs)
+            order = index.flip(0 if index.dim() == 1 else dim)
+            return func(target, dim, order, source.flip(dim), **kwargs)
         return func(*args, **kwargs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tensorprobe import DumpWriter, conclude, demo, open_dump
 from tensorprobe.cli import main
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.conclude import Judge
-from tensorprobe.records import CallRecord, DumpInfo, TensorValue
+from tensorprobe.records import CallRecord, DumpInfo, ScalarValue, TensorValue
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +237,112 @@ def test_saved_values_of_several_ranks_say_whose_they_are(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "first       x.0.debug (step0/rank0) is the first saved value that differs"
     assert lines[2] == "also        x.0.debug (step0/rank1)"
+
+
+def test_the_advice_is_that_of_the_fault_that_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(folder: str, slope: float) -> str:
+        with DumpWriter(tmp_path / folder, DumpInfo(step=0, level="L1")) as writer:
+            inputs = (tensor(1.0), ScalarValue("float", slope))
+            outputs = (tensor(2.0 if slope < 1e-3 else 3.0),)
+            name = "Functional.leaky_relu.0.forward"
+            writer.write(CallRecord(name, inputs=inputs, kwargs={}, outputs=outputs))
+        return str(tmp_path / folder)
+
+    assert compare((run("a", 1e-2), run("b", 1e-5)), tmp_path) == 0
+    (file,) = (tmp_path / "o").glob("advisor_*.txt")
+    line, node, advice = file.read_text().splitlines()
+    assert (line, node) == ("Line: 1", "Suspect Nodes: Functional.leaky_relu.0.forward.input.1")
+    assert advice == (
+        "Expert Advice: Functional.leaky_relu.0.forward: it is called with other arguments: "
+        "input.1 (negative_slope) is 0.01, in the reference 1e-05; compare the configuration and "
+        "the code around this call."
+    )
+
+
+def test_the_advice_says_who_is_at_fault_though_no_row_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = str(write(tmp_path / "a", {5: 1.02}, calls=9)), str(write(tmp_path / "b", {}, calls=9))
+    assert compare(pair, tmp_path) == 0
+    (file,) = (tmp_path / "o").glob("advisor_*.txt")
+    assert "meets the requirements. Yet Functional.gelu.5.forward: " in file.read_text()
+
+
+def test_first_diff_shows_a_missing_call_as_the_reference_has_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(folder: str, skipped: int | None) -> str:
+        with DumpWriter(tmp_path / folder, DumpInfo(step=0, level="L1")) as writer:
+            size = 1.0
+            for step, api in enumerate(("relu", "gelu", "silu", "elu", "tanh", "celu")):
+                if step == skipped:
+                    continue
+                name = f"Functional.{api}.0.forward"
+                given, size = size, size * (1.5 + step)
+                record = CallRecord(
+                    name, inputs=(tensor(given),), kwargs={}, outputs=(tensor(size),)
+                )
+                writer.write(record)
+        return str(tmp_path / folder)
+
+    assert compare((run("a", 2), run("b", None)), tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    culprit = node["culprit"]
+    assert culprit["op_name"] == "Functional.silu.0.forward"
+    assert culprit["kind"] == "missing call"
+    assert culprit["position"]["call"] == 2
+
+
+def write_fed(folder: Path, factor: float) -> Path:
+    """Write a run whose weights, and nothing else, are multiplied; no result is off by much."""
+    with DumpWriter(folder, DumpInfo(step=0, level="L1")) as writer:
+        for number in range(4):
+            weight = TensorValue(
+                "torch.float32", (8, 8), *(v * (3 + number) * factor for v in (1, -1, 0.1, 2))
+            )
+            weight = replace(weight, requires_grad=True)
+            writer.write(
+                CallRecord(
+                    f"Functional.linear.{number}.forward",
+                    inputs=(tensor(1.0 + number), weight),
+                    kwargs={},
+                    outputs=(tensor(2.0 + number),),
+                )
+            )
+    return folder
+
+
+def test_first_diff_says_that_the_weights_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = str(write_fed(tmp_path / "a", 1.5)), str(write_fed(tmp_path / "b", 1.0))
+    assert compare(pair, tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert node["op_name"].startswith("Functional.linear.")
+    assert "what it is given differs" in node["reason"]
+    start = node["different_from_start"]
+    assert (start["op_name"], start["value"]) == ("Functional.linear.0.forward", "input.1")
+    assert start["kind"] == "weights"
+    assert "the weights of the two runs differ before any operation" in start["explanation"]
+    # Whoever asks for nobody to be named still learns which difference is the first.
+    assert compare(pair, tmp_path / "alone", "--first-diff", "--no-blame") == 0
+    (file,) = (tmp_path / "alone" / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert node["op_name"].startswith("Functional.linear.") and "reason" in node
+
+
+def test_a_fed_difference_that_no_row_calls_a_failure_is_told_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = str(write_fed(tmp_path / "a", 1.001)), str(write_fed(tmp_path / "b", 1.0))
+    assert compare(pair, tmp_path, "--first-diff") == 0
+    (file,) = (tmp_path / "o").glob("diff_analyze_*.json")
+    (node,) = json.loads(file.read_text())["rank_0"]
+    assert node["different_from_start"]["kind"] == "weights"
 
 
 def test_what_cannot_be_opened_is_told_once(

@@ -15,5 +15,7 @@ def test_the_demo_names_the_faulty_call(tmp_path: Path, capsys: pytest.CaptureFi
     assert "culprit     Functional.layer_norm.0.forward.output.0\n" in text
     assert "demo.py:" in text and "hidden = self.norm(" in text
     assert "first that fails: Functional.layer_norm.0.forward.output.0" in text
-    assert text.count("input.4 is 0.5, in the reference 1e-05") == 2  # blame, and then compare
+    assert (
+        text.count("input.4 (eps) is 0.5, in the reference 1e-05") == 2
+    )  # blame, and then compare
     assert "data of output.0" in text

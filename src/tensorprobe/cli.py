@@ -110,7 +110,7 @@ examples:
   tensorprobe run train.py --lr 0.1
   tensorprobe run --level mix --step 0,10-12 -o ./dump train.py
   tensorprobe run --task tensor --list relu --list softmax train.py
-  tensorprobe run --config config.json python -m package.train --epochs 1
+  tensorprobe run --config config.json -m package.train --epochs 1
   tensorprobe run --rank 0,4-6 torchrun --nproc-per-node 8 train.py
   mpirun -n 2 tensorprobe run train.py
 
@@ -269,6 +269,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--rank", metavar="N,N-N", action="append", help="only these ranks")
     run.add_argument(
         "--list", metavar="NAME", action="append", help="only calls whose name holds this"
+    )
+    run.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        nargs=argparse.REMAINDER,
+        help="run a module, with the arguments behind it, as python -m does",
     )
     run.add_argument(
         "command",
@@ -543,7 +550,8 @@ def _run(arguments: argparse.Namespace) -> int:
         "rank": _numbers(arguments.rank),
         "list": arguments.list,
     }
-    launch(arguments.command, {key: v for key, v in options.items() if v is not None})
+    command = arguments.command if arguments.module is None else ["-m", *arguments.module]
+    launch(command, {key: v for key, v in options.items() if v is not None})
 
 
 def _numbers(words: list[str] | None) -> list[str] | None:

@@ -139,10 +139,16 @@ class Judge:
             (entry.suspect.call, dump.info.rank)
             for entry, dump in zip(found.ordered, dumps, strict=True)
         ]
-        dump = dumps[calls.index((first.call, first.rank))]
+        chosen = calls.index((first.call, first.rank))
+        dump = dumps[chosen]
         part = [part.candidate for part in parts].index(dump)
         advice = f"{conclusion.summary}; {first.cause.advice}."
-        return Answer(tuple(lines), True, first.call, part, details, advice=advice)
+        entry = found.ordered[chosen]
+        # Of a gradient that one run computes in another way, the record may be the reference's.
+        is_missing = entry.analysis.pairs[entry.suspect.position].candidate is None
+        return Answer(
+            tuple(lines), True, first.call, part, details, advice=advice, is_missing=is_missing
+        )
 
     def _more(self, conclusion: Conclusion) -> list[str]:
         """Say how to learn more than there was time for."""

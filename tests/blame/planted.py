@@ -81,6 +81,7 @@ def capture(
     seed: int = 3,
     data_seed: int = 4,
     dropout_seed: int = 5,
+    config: str | None = None,
     **options: Any,
 ) -> Path:
     """Capture one training step of the net and return the dump's folder."""
@@ -95,7 +96,11 @@ def capture(
     torch.manual_seed(data_seed)
     ids, targets = torch.randint(0, 20, (6, 8)), torch.randint(0, 5, (48,))
     torch.manual_seed(dropout_seed)
-    debugger = PrecisionDebugger(task=task, dump_path=str(folder), level=level)
+    debugger = (
+        PrecisionDebugger(task=task, dump_path=str(folder), level=level)
+        if config is None
+        else PrecisionDebugger(config, dump_path=str(folder), level=level)
+    )
     debugger.start(model)
     with kernels or Kernels():
         scores = model(ids)

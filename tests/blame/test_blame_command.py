@@ -78,6 +78,85 @@ def test_an_answer_whose_proof_cannot_be_written_is_still_given(
     assert told["repro"] is None and "not recorded" in told["repro_problem"]
 
 
+def test_a_call_that_only_one_run_makes_has_nothing_to_prove(
+    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidate = capture(tmp_path / "candidate", scaled=True)
+    arguments = ["blame", str(candidate), runs[1], "--repro", str(tmp_path / "proof")]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("culprit     Tensor.__mul__.0.forward\n")
+    assert "proof       none: nothing to replay: only one run makes this call" in out
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_compare_json_stands_for_both_dumps(
+    runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "compare.json"
+    file.write_text(json.dumps({"npu_path": runs[0], "bench_path": runs[1]}))
+    assert main(["blame", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("culprit     Functional.linear.1.forward.output.0")
+    assert main(["blame", runs[0]]) == 2
+    assert "is one dump alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("top", ["0", "-3"])
+def test_too_few_suspects_are_one_line_and_code_2(
+    runs: tuple[str, str], top: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["blame", *runs, "--top", top]) == 2
+    assert capsys.readouterr().err.startswith(f"tensorprobe: top is {top}, wanted 1 or more")
+
+
+def test_checksums_beside_statistics_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    block = {"summary_mode": "md5"}
+    config.write_text(json.dumps({"task": "statistics", "statistics": block}))
+    kernels = Kernels(aten.addmm, 1, scaled(1.001))
+    pair = [
+        str(capture(tmp_path / name, kernel, config=str(config)))
+        for name, kernel in (("a", kernels), ("b", None))
+    ]
+    assert main(["blame", *pair]) == 0
+    out = capsys.readouterr().out
+    assert "note        the dumps hold statistics and checksums" in out
+    assert "statistics only" not in out
+
+
+def test_a_weight_whose_checksum_differs_is_named(
+    peer_dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = peer_dumps / "ptdbg_ascend" / "2024-10" / "md5"
+    pair = [str(folder / run / "ptdbg_dump_v3.0" / "step0") for run in ("npu", "bench")]
+    if not Path(pair[1]).exists():
+        pytest.skip("the repository does not hold this dump")
+    assert main(["blame", *pair]) == 0
+    told = {line[:12].strip(): line[12:] for line in capsys.readouterr().out.splitlines()}
+    assert told["culprit"] == "Functional.linear.0.forward.input.1"
+    assert told["code"].startswith("train.py:21 in forward: ")
+    assert told["inputs"] == "differ by an unknown amount"
+    assert told["kind"].startswith("state: ")
+
+
+def test_modules_around_the_culprit_are_not_listed_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = Kernels(aten.addmm, 1, scaled(1.5))
+    pair = [
+        str(capture(tmp_path / name, kernel, level="mix", task="statistics"))
+        for name, kernel in (("a", kernels), ("b", None))
+    ]
+    assert main(["blame", *pair, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["culprit"] == "Functional.linear.1.forward"
+    assert "Module.second.Linear.forward.0" not in told["ranked"]
+    assert told["suspects"][0]["module"] == "Module.second.Linear.forward.0"
+    assert told["suspects"][0]["called_from"] is None
+
+
 def test_a_missing_dump_is_one_line_and_code_2(
     runs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

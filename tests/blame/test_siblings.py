@@ -35,9 +35,16 @@ def chain(count: int, dtype: str = BF16) -> list[TensorValue]:
 def test_the_first_of_many_siblings_to_differ_is_at_fault(tmp_path: Path) -> None:
     reference, candidate = chain(9), chain(9)
     # One unit in the last place of bfloat16: no theory of rounding would mind.
-    candidate[6] = tensor(2.5 + 2.0**-6, 10.0)
+    candidate[6] = tensor(2.5 + 2.0**-6, 10.0625)
     answer = blame(write(tmp_path / "c", candidate), write(tmp_path / "r", reference))
     assert answer.culprit == "Functional.linear.6.forward"
+
+
+def test_one_element_on_the_other_side_of_a_rounding_is_no_fault(tmp_path: Path) -> None:
+    reference, candidate = chain(9), chain(9)
+    candidate[6] = tensor(2.5 + 2.0**-6, 10.0)
+    answer = blame(write(tmp_path / "c", candidate), write(tmp_path / "r", reference))
+    assert answer.culprit is None
 
 
 def test_without_siblings_a_rounding_is_no_fault(tmp_path: Path) -> None:

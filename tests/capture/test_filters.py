@@ -69,6 +69,17 @@ def test_a_list_keeps_calls_by_whole_names_and_parts(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("level", ["L0", "L1", "mix", "L2"])
+def test_a_list_that_names_no_call_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: str
+) -> None:
+    assert capture(tmp_path, list=["relo", "Torch.nothing"], level=level) == {}
+    assert caplog.messages == [
+        "a step has no call that list names, relo, Torch.nothing: nothing of it is recorded; "
+        "construct.json has the names of all calls at the levels L0 and mix"
+    ]
+
+
 def test_numbers_of_calls_do_not_depend_on_the_list(tmp_path: Path) -> None:
     calls = capture(tmp_path, list=["Functional.linear.2.forward"])
     assert set(calls) == {"Functional.linear.2.forward"}

@@ -999,6 +999,93 @@ def test_modules_have_the_gradients_that_retain_grad_gives(capture: Capture, lev
     assert_equal([y.grad + through_up], [plain.grad])
 
 
+class SharesItsInside(nn.Module):
+    """Keeps tensors from inside in an attribute, as a router keeps its balancing loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.view(6, 4)
+        hidden = self.linear(flat).tanh()
+        self.aside = (flat**2).sum() + (hidden**2).sum()
+        return hidden.view(2, 3, 6)
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_what_a_module_lets_out_beside_its_result_counts_for_its_input_alone(
+    tmp_path: Path, task: str
+) -> None:
+    model = SharesItsInside()
+    (x,) = leaves((2, 3, 4))
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), task=task, level="L0", model=model)
+    with debugger:
+        out = model(x)
+        out.retain_grad()
+        (out.sum() * 3 + model.aside).backward()
+    (part,) = open_dump(tmp_path).parts
+    call = part.call("Module.SharesItsInside.backward.0")
+    for value, gradient in ((call.inputs, out.grad), (call.outputs, x.grad)):
+        assert value is not None and gradient is not None
+        assert isinstance(value[0], TensorValue)
+        assert value[0].norm == pytest.approx(gradient.norm().item())
+
+
+class ReturnsViews(nn.Module):
+    """Several outputs that show the same memory, or memory that is used inside."""
+
+    def __init__(self, form: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.form(x.tanh())
+
+
+@pytest.mark.parametrize(
+    ("form", "used"),
+    [
+        (lambda h: (h, h.view(2, 8)), 0),
+        (lambda h: (h, h.view(2, 8)), 1),
+        (lambda h: (h.view(2, 8), h.t()), 0),
+        (lambda h: (h * 2, h.view(2, 8)), 0),
+        (lambda h: (h.view(2, 8).t(), h.exp()), 1),
+        (lambda h: h.chunk(2), 1),
+    ],
+)
+def test_a_view_nobody_used_has_not_the_gradient_of_its_base(
+    capture: Capture, form: Callable[[Tensor], tuple[Tensor, ...]], used: int
+) -> None:
+    model = ReturnsViews(form)
+    (x,) = leaves((4, 4))
+    found: list[Tensor] = []
+
+    def run() -> None:
+        found[:] = model(x)
+        for tensor in found:
+            tensor.retain_grad()
+        found[used].exp().sum().backward()
+
+    captured = capture(run, level="L0", model=model)
+    gradients = captured.inputs("Module.ReturnsViews.backward.0")
+    expected = [tensor.grad for tensor in found]
+    assert [g is None for g in gradients] == [g is None for g in expected]
+    assert_equal([g for g in gradients if g is not None], [g for g in expected if g is not None])
+
+
+def test_weights_of_an_attention_nobody_used_have_no_gradient(capture: Capture) -> None:
+    model = nn.MultiheadAttention(4, 2, batch_first=True)
+    (x,) = leaves((2, 3, 4))
+
+    def run() -> None:
+        model(x, x, x, average_attn_weights=False)[0].sum().backward()
+
+    captured = capture(run, level="mix", model=model)
+    assert captured.inputs("Module.MultiheadAttention.backward.0")[1] is None
+    assert captured.inputs("Functional.multi_head_attention_forward.0.backward")[1] is None
+
+
 # --- threads -------------------------------------------------------------------------------------
 
 

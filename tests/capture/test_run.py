@@ -131,7 +131,8 @@ def test_an_interrupt_inside_a_captured_call_shows_no_frame_of_ours(tmp_path: Pa
     assert str(Path("tensorprobe", "capture")) not in answer.stderr
 
 
-def test_a_module_runs_with_its_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", [["python"], []])
+def test_a_module_runs_with_its_package(tmp_path: Path, python: list[str]) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -141,8 +142,8 @@ def test_a_module_runs_with_its_package(tmp_path: Path) -> None:
         "torch.relu(torch.ones(2))\n"
         "print(__name__, parent, sys.argv)\n"
     )
-    answer = run(tmp_path, "python", "-m", "package.train", "--x", PATH=_path())
-    assert answer.stdout == f"__main__ package {[str(package / 'train.py'), '--x']}\n"
+    answer = run(tmp_path, "--level", "L1", *python, "-m", "package.train", "--level", PATH=_path())
+    assert answer.stdout == f"__main__ package {[str(package / 'train.py'), '--level']}\n"
     assert "Torch.relu.0.forward" in [call.name for call in open_dump(tmp_path / "dump_path")]
 
 
@@ -282,6 +283,7 @@ def test_a_command_is_led_through_our_module(command: list[str], rewritten: list
         ([], "there is no script to run; try: tensorprobe run train.py"),
         (["--"], "there is no script to run; try: tensorprobe run train.py"),
         (["python", "-u"], "there is no script to run; try: tensorprobe run python train.py"),
+        (["-m"], "there is no module behind -m; try: tensorprobe run -m package.train"),
         (["python", "-c", "1"], "python -c cannot be captured; give a script or -m"),
         (
             ["accelerate", "launch", "train.py"],

@@ -241,6 +241,49 @@ def test_an_interrupted_comparison_leaves_nothing_half_written(
         assert file.read_text().endswith("\n") and file.read_text().count("\n") == 120_001
 
 
+def test_an_interruption_names_the_ranks_that_are_compared(tmp_path: Path) -> None:
+    for rank, count in enumerate((5, 20_000, 5)):
+        calls = [
+            call(f"Torch.relu.{n}.forward", [tensor(1.0)], [tensor(2.0)]) for n in range(count)
+        ]
+        write_dump(tmp_path / "a" / "step0" / f"rank{rank}", calls, step=0, rank=rank)
+    dump = str(tmp_path / "a" / "step0")
+    inputs = tmp_path / "compare.json"
+    inputs.write_text(json.dumps({"npu_path": dump, "bench_path": dump}))
+    out = tmp_path / "o"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tensorprobe", "compare", str(inputs), "-o", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    # A line for each call: nobody reads those of the second rank, so that it waits for us.
+    for _ in range(10):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    assert error == (
+        "tensorprobe: interrupted; compared: step0/rank0; their files are whole; "
+        "not compared: step0/rank1, step0/rank2\n"
+    )
+    (table,) = out.glob("compare_result_rank*.xlsx")
+    assert "rank0" in table.name and zipfile.ZipFile(table).testzip() is None
+
+
+@pytest.mark.parametrize("jobs", ["0", "-2"])
+def test_too_few_jobs_are_one_line_and_code_2(
+    pair: tuple[str, str], tmp_path: Path, jobs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *pair, "-o", str(tmp_path / "o"), "--jobs", jobs]) == 2
+    error = capsys.readouterr().err
+    assert f"--jobs is {jobs}, wanted 1 or more" in error and error.count("\n") == 1
+    assert not (tmp_path / "o").exists()
+
+
 def test_what_goes_into_a_call_that_overwrites_it_is_not_the_first_that_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -243,6 +243,17 @@ def test_what_cannot_be_used_is_one_line(
     assert main([*arguments, "--resume", str(tmp_path / "nothing.csv")]) == 2
     with pytest.raises(TensorprobeError):
         tensorprobe.precheck(tmp_path / "nowhere")
+    capsys.readouterr()
+    file = tmp_path / "file"
+    file.write_text("")
+    assert main(["precheck", str(train), "-o", str(file / "in it")]) == 2
+    assert f"the folder {file / 'in it'} cannot be made" in capsys.readouterr().err
+    assert main([*arguments, "--save-errors", str(file)]) == 2
+    assert f"the folder {file} cannot be made" in capsys.readouterr().err
+    before = sorted(tmp_path.iterdir())
+    assert main([*arguments, "--include", "no_such_call", "--exclude", "linear"]) == 2
+    assert "no call of the dump fits" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_legacy_files_are_checked(peer_dumps: Path, tmp_path: Path) -> None:

@@ -34,16 +34,19 @@ def next_step(cause: Cause, suspect: Suspect, analysis: RankAnalysis) -> str:
     if suspect.basis == "gap":
         return _advise_gap(analysis)
     if suspect.basis == "replay":
-        if is_module and cause.advice == PROOF_ADVICE:
-            return _UNRECORDED if has_calls else f"{_INSIDE}, of which a proof can be written"
-        return cause.advice
+        if is_module and not has_calls:
+            more = (
+                "a proof can be written of that" if cause.advice == PROOF_ADVICE else cause.advice
+            )
+            return f"{_INSIDE}; {more}"
+        return _UNRECORDED if is_module and cause.advice == PROOF_ADVICE else cause.advice
     if suspect.basis != "inputs" or cause.kind in ("communication", "randomness"):
         return cause.advice
     if is_module and has_calls:
         return _UNRECORDED
     wants = _missing_data(suspect, analysis)
     if is_module:
-        return f"{_INSIDE}; {wants}" if wants else _INSIDE
+        return f"{_INSIDE}; with task tensor, too, a replay can prove it" if wants else _INSIDE
     return wants or _advise_replay(suspect, analysis)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "is_nonfinite",
     "largest_element",
     "significant_bits",
+    "statistics_distance",
     "statistics_key",
 ]
 
@@ -143,7 +144,9 @@ class Meter:
             if mine.norm is None or other.norm is None:
                 return Distance(place, math.nan, "checksum", mine, other)
         averages = _statistics_distances(mine, other)[1]
-        return Distance(place, _whole_distance(mine, other), "statistics", mine, other, averages)
+        return Distance(
+            place, statistics_distance(mine, other), "statistics", mine, other, averages
+        )
 
     def _data_distance(self, mine: TensorValue, other: TensorValue) -> float:
         found = self._measurer.distances.get((str(mine.data_name), str(other.data_name)))
@@ -151,7 +154,7 @@ class Meter:
         if found is None:
             # The same pair under other names, or what cannot be read.
             known = None if keys is None else self._by_statistics.get(keys)
-            return _whole_distance(mine, other) if known is None else known
+            return statistics_distance(mine, other) if known is None else known
         distance = 0.0
         if found.unequal:
             size = largest_element(other)
@@ -193,16 +196,26 @@ def statistics_key(value: TensorValue) -> StatisticsKey | None:
     """Return what identifies a tensor's content within a run, or None where too little is known.
 
     A view has other sizes but the same numbers, so the count of elements stands for the shape.
+    Where there are no statistics, a checksum stands for all of them.
     """
     if value.norm is None or value.mean is None or value.max is None or value.min is None:
-        return None
+        return _checksum_key(value)
     numbers = tuple(float(item) for item in (value.max, value.min, value.mean, value.norm))
     if any(math.isnan(number) for number in numbers):
         return None
     return (math.prod(value.shape), *numbers)  # type: ignore[return-value]
 
 
-def _whole_distance(mine: TensorValue, other: TensorValue) -> float:
+def _checksum_key(value: TensorValue) -> StatisticsKey | None:
+    try:
+        number = float(int(value.checksum or "", 16))
+    except ValueError:
+        return None
+    return (math.prod(value.shape), number, number, number, number)
+
+
+def statistics_distance(mine: TensorValue, other: TensorValue) -> float:
+    """Return how far two tensors are apart as their statistics tell it, relative to their size."""
     largest, averages = _statistics_distances(mine, other)
     return max(largest, *averages, 0.0)
 

@@ -23,6 +23,8 @@ from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.blame.order import CallPair, Phase, open_sides, pair_calls
+from tensorprobe.blame.own_backward import OwnBackward, find_own_backward
+from tensorprobe.blame.passed_on import is_fed_unseen, is_handed_on, without_handed_on
 from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.start import StartDifferences, find_start_differences
@@ -37,7 +39,7 @@ from tensorprobe.store import RankDump
 
 __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
 
-_NOT_GIVEN = ScalarValue("str", "nothing")
+_NOT_GIVEN = ScalarValue("str", "not given")
 # So many roundings apart the ends of two runs are the same.
 _SAME_RESULT = 32
 _SAME_GRADIENT = 256
@@ -73,6 +75,7 @@ class Suspect:
         measure: which yardstick of the replay tells.
         working: the index of the roundoff that the run works in.
         changes: the arguments that differ.
+        own: the calls that one run alone makes for this gradient, where it is one of those.
     """
 
     call: str
@@ -86,6 +89,7 @@ class Suspect:
     measure: str = ""
     working: int = 0
     changes: tuple[ArgumentChange, ...] = ()
+    own: OwnBackward | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +180,9 @@ def analyse_rank(
     raised = {key: index for key, index in working_index(splits.values()).items() if index}
     work = TF32 if ("matrix products", "torch.float32") in raised else walk.work
     suspects = _collect(pairs, agreements, walk, splits, suspicions, start, work)
+    suspects = _name_gradients(suspects, pairs, ours, theirs)
     if _may_have_gap(suspects, effort):
-        gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects)
+        gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects, work)
         if gap is not None:
             suspects = sorted([*suspects, gap], key=lambda suspect: suspect.position)
     return RankAnalysis(
@@ -186,7 +191,7 @@ def analyse_rank(
         pairs,
         agreements,
         tuple(suspects),
-        _without_passed_on(start, suspects),
+        without_handed_on(start, {suspect.call for suspect in suspects}),
         splits,
         replays.failures,
         _basis(agreements),
@@ -197,20 +202,6 @@ def analyse_rank(
         effort.settles_doubts,
         find_type_change(pairs, agreements),
     )
-
-
-def _without_passed_on(start: StartDifferences, suspects: Sequence[Suspect]) -> StartDifferences:
-    """Return what differs from the start without what turned out to be passed on by a suspect."""
-    if start.kind != "state":
-        return start
-    named = {suspect.call for suspect in suspects}
-    is_module = [use.call.startswith("Module.") for use, _ in start.places]
-    places = tuple(
-        place
-        for place, inside in zip(start.places, is_module, strict=True)
-        if not inside or not place[0].place.startswith("input") or place[0].call in named
-    )
-    return StartDifferences("state" if places else "none", places, start.compared)
 
 
 def _may_have_gap(suspects: Sequence[Suspect], effort: Effort) -> bool:
@@ -317,6 +308,7 @@ def _collect(
         split = splits.get(pair.name)
         suspicion = suspicions.get(pair.name)
         where = (pair.name, pair.position, pair.phase)
+        has_forward = any(suspect.phase == "forward" for suspect in found)
         if changes and unexplained is not None and pair.phase == "forward":
             found.append(
                 Suspect(
@@ -328,7 +320,9 @@ def _collect(
                     changes=changes,
                 )
             )
-        elif pair.name in states and not _is_passed_on(found, pair, states[pair.name]):
+        elif pair.name in states and not (
+            has_forward and is_handed_on(pair.name, states[pair.name].place)
+        ):
             distance = states[pair.name]
             found.append(Suspect(*where, distance.place, "state", math.inf))
         elif suspicion is not None:
@@ -344,7 +338,11 @@ def _collect(
                     working=suspicion.working,
                 )
             )
-        elif unexplained is not None and not _is_cleared(split, unexplained):
+        elif (
+            unexplained is not None
+            and not _is_cleared(split, unexplained)
+            and not (found and is_fed_unseen(pair.name))
+        ):
             found.append(
                 Suspect(
                     *where,
@@ -356,16 +354,6 @@ def _collect(
                 )
             )
     return found
-
-
-def _is_passed_on(earlier: Sequence[Suspect], pair: CallPair, distance: Distance) -> bool:
-    """Whether what differs may be the work of an earlier suspect, passed on between modules.
-
-    Code between modules is not recorded at level L0, so that what it makes seems to come from
-    outside.
-    """
-    is_given = pair.name.startswith("Module.") and distance.place.startswith("input")
-    return is_given and any(suspect.phase == "forward" for suspect in earlier)
 
 
 def _is_cleared(split: CallSplit | None, unexplained: Unexplained) -> bool:
@@ -428,6 +416,23 @@ def _judge_sequence(
     return None
 
 
+def _name_gradients(
+    suspects: Sequence[Suspect], pairs: Sequence[CallPair], ours: Side, theirs: Side
+) -> list[Suspect]:
+    """Put the gradient in place of the calls that one run alone makes to compute it."""
+    found: dict[tuple[int, str], Suspect] = {}
+    for suspect in suspects:
+        own = None
+        if suspect.basis == "sequence":
+            own = find_own_backward(pairs[suspect.position], pairs, ours, theirs)
+        if own is not None:
+            suspect = Suspect(
+                own.call, own.position, "backward", own.place, "sequence", math.inf, own=own
+            )
+        found.setdefault((suspect.position, suspect.call), suspect)
+    return sorted(found.values(), key=lambda suspect: suspect.position)
+
+
 def _has_consequences(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> bool:
     """Whether the runs end in other results; if not, they only take other ways to the same."""
     both = [pair for pair in pairs if pair.candidate is not None and pair.reference is not None]
@@ -461,6 +466,7 @@ def _find_gap(
     theirs: Side,
     walk: Walk,
     suspects: Sequence[Suspect],
+    work: float,
 ) -> Suspect | None:
     if any(p.candidate is None or p.reference is None for p in pairs if p.phase == "forward"):
         # Tensors are followed in both runs by the calls that use them, which must be the same.
@@ -468,7 +474,9 @@ def _find_gap(
     from tensorprobe.blame.gaps import find_gap_suspect
 
     until = min((suspect.position for suspect in suspects), default=len(pairs))
-    gap = find_gap_suspect(pairs[:until], agreements, links, ours, theirs, walk.before)
+    gap = find_gap_suspect(
+        pairs[:until], agreements, links, ours, theirs, walk.before, walk.hidden, work
+    )
     if gap is None:
         return None
     return Suspect(gap.call, gap.position, "backward", gap.place, "gap", gap.times)

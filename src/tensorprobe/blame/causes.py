@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
-from tensorprobe.blame.echoes import stretch_of
-from tensorprobe.blame.evidence import MadeHere, OutputSplit
+from tensorprobe.blame.argument_names import name_argument
+from tensorprobe.blame.evidence import MadeHere, OutputSplit, flat_tensors, results_of
 from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
+from tensorprobe.blame.order import stretch_around
+from tensorprobe.blame.own_backward import OwnBackward
+from tensorprobe.blame.passed_on import is_handed_on
 from tensorprobe.records import TensorValue
 
 __all__ = ["PROOF_ADVICE", "Cause", "is_between_modules", "name_cause"]
@@ -45,6 +48,8 @@ _PICKING = frozenset(
 # An error is one thing alone when that explains all but a tenth of its square.
 _MOSTLY = 0.95
 _FEW = 1e-3
+# An error of so many times what is to be expected is rounding and nothing else.
+_ROUNDING = 3.0
 # Below this an error is smaller than what other algorithms for the same function differ by.
 _APPROXIMATION = 0.02
 
@@ -71,7 +76,8 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     operation = operation_of(suspect.call)
     if suspect.basis == "arguments":
         changes = "; ".join(
-            f"{change.place} is {change.candidate}, in the reference {change.reference}"
+            f"{name_argument(suspect.call, change.place)} is {change.candidate}, in the reference "
+            f"{change.reference}"
             for change in suspect.changes
         )
         return Cause(
@@ -89,18 +95,20 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     if suspect.basis == "state":
         return Cause(
             "state",
-            f"{suspect.place} comes from outside and differs; the operation itself computes what "
-            "its inputs give",
+            f"{name_argument(suspect.call, suspect.place)} comes from outside and differs; the "
+            "operation itself computes what its inputs give",
             "compare where this parameter or buffer is loaded, initialised or updated",
         )
+    if suspect.own is not None:
+        return _read_own_backward(suspect.own)
     if suspect.basis == "sequence":
         # The other run may have a call of that name elsewhere: call numbers are shifted.
         is_extra = analysis.pairs[suspect.position].candidate is not None
         where = "candidate" if is_extra else "reference"
         return Cause(
             "extra call" if is_extra else "missing call",
-            f"only the {where} makes {_name_stretch(suspect, analysis)}, and what follows starts "
-            "from other values",
+            f"only the {where} makes {_name_stretch(suspect, analysis)}"
+            f"{_describe_alone(suspect, analysis)}; what follows starts from other values",
             "compare the code of both runs at this place",
         )
     if suspect.call.startswith("Distributed."):
@@ -134,19 +142,66 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     return _read_distances(suspect)
 
 
+def _read_own_backward(own: OwnBackward) -> Cause:
+    where = "candidate" if own.is_candidate else "reference"
+    calls = own.helpers[0] if len(own.helpers) == 1 else f"{own.helpers[0]} to {own.helpers[-1]}"
+    what = "the gradient that arrives here" if own.is_received else "this gradient"
+    text = f"only the {where} computes {what} with a backward of its own ({calls})"
+    advice = "check that backward against torch.autograd.gradcheck"
+    if own.result is None:
+        return Cause("computation", text, advice)
+    factor = _common_factor(own.result.candidate, own.result.reference)
+    if factor is not None:
+        return Cause("scale", f"{text}; it is {factor:.6g} times the reference's", advice)
+    return Cause("computation", f"{text}; it is off by {own.result.value:.1e} of its size", advice)
+
+
 def _name_stretch(suspect: Suspect, analysis: RankAnalysis) -> str:
-    """Name a call that only one run makes, with those behind it that it stands together with."""
-    more = stretch_of(suspect, analysis)[1:]
-    if not more:
-        return "this call"
-    if len(more) == 1:
-        return f"this call and the one behind it, {more[0].name}"
-    return f"this call and the {len(more)} behind it, up to {more[-1].name}"
+    """Name a call that only one run makes, with those that it stands together with."""
+    is_extra = analysis.pairs[suspect.position].candidate is not None
+    is_module = suspect.call.startswith("Module.")
+    stretch = [
+        pair
+        for pair in stretch_around(suspect.position, analysis.pairs)
+        # The modules around calls are no calls more.
+        if pair.name.startswith("Module.") == is_module and pair.phase == suspect.phase
+    ]
+    more = [
+        pair.name
+        for pair in stretch
+        if (pair.candidate is not None) == is_extra and pair.position > suspect.position
+    ]
+    others = [pair.name for pair in stretch if (pair.candidate is not None) != is_extra]
+    text = "this call"
+    if more:
+        text += " and the one behind it" if len(more) == 1 else f" and the {len(more)} behind it"
+        text += f", {'up to ' if len(more) > 1 else ''}{more[-1]}"
+    if others:
+        other = "reference" if is_extra else "candidate"
+        text += f" (in its place the {other} makes {others[0]}"
+        text += f" and {len(others) - 1} more)" if len(others) > 1 else ")"
+    return text
+
+
+def _describe_alone(suspect: Suspect, analysis: RankAnalysis) -> str:
+    """Say what a call that only one run makes does to what it is given, where that is plain."""
+    pair = analysis.pairs[suspect.position]
+    call = pair.candidate or pair.reference
+    assert call is not None
+    given = [value for value in flat_tensors(call.inputs) if value is not None]
+    made = [value for value in results_of(call) if value is not None]
+    if not given or not made:
+        return ""
+    if is_nonfinite(made[0]) and not any(is_nonfinite(value) for value in given):
+        return ", which makes NaN or infinities"
+    same_shape = made[0].shape == given[0].shape
+    factor = _common_factor(made[0], given[0]) if same_shape else None
+    return "" if factor is None else f", which multiplies what it is given by {factor:.6g}"
 
 
 def is_between_modules(suspect: Suspect) -> bool:
     """Whether what differs is given to a module: code that runs around it may have made it."""
-    return suspect.call.startswith("Module.") and suspect.place.startswith("input")
+    return is_handed_on(suspect.call, suspect.place)
 
 
 PROOF_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"
@@ -178,7 +233,7 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
     if precision is not None:
         return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
     if suspect.measure == "factor":
-        return _name_factor(made, "what else is wrong is rounding")
+        return _name_factor(made, _name_rest(made, suspect.working))
     if made.relative < _APPROXIMATION:
         return Cause(
             "approximation",
@@ -199,6 +254,15 @@ def _name_factor(made: MadeHere, rest: str) -> Cause:
         f"the result is {1 + made.scale:.8g} times what it should be, and {rest}",
         "look for a wrong constant, a factor used twice or left out, or an eps",
     )
+
+
+def _name_rest(made: MadeHere, working: int) -> str:
+    """Say what is left of an error besides its common factor: rounding, or more than that."""
+    rest = math.sqrt(max(0.0, made.relative**2 - made.scale**2))
+    level = made.levels[min(working, len(made.levels) - 1)]
+    if level and rest <= _ROUNDING * made.relative / level:
+        return "what else is wrong is rounding"
+    return f"not all over alike: besides that, {rest:.1e} of its size is error"
 
 
 def _describe_spikes(split: OutputSplit, made: MadeHere) -> str:

@@ -1,7 +1,7 @@
 """Leave out suspects that only show the culprit's fault once more.
 
-A module around the culprit has its result, and calls that stand together and that only one run
-makes are one change of the code.
+A module around the culprit has its result; what a wrong call computes forward is mostly wrong on
+the way back too; calls that stand together, each made by one run only, are one change of the code.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
-from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.order import forward_name, stretch_around
 from tensorprobe.blame.ranks import RankSuspect
+from tensorprobe.errors import NameFormatError
 from tensorprobe.store import RankDump
 
-__all__ = ["drop_echoes", "part_of", "stretch_of"]
+__all__ = ["drop_echoes", "part_of"]
 
 
 def drop_echoes(ordered: Sequence[RankSuspect]) -> list[RankSuspect]:
@@ -24,16 +25,27 @@ def drop_echoes(ordered: Sequence[RankSuspect]) -> list[RankSuspect]:
     around = _modules_around(first)
     together = {
         pair.position
-        for pair in stretch_of(first.suspect, first.analysis)
+        for pair in stretch_around(first.suspect.position, first.analysis.pairs)
         if first.suspect.basis == "sequence"
     }
     kept = [first]
     for entry in ordered[1:]:
         is_same_rank = entry.analysis is first.analysis
         is_together = entry.suspect.basis == "sequence" and entry.suspect.position in together
-        if not (is_same_rank and (entry.suspect.call in around or is_together)):
+        is_echo = is_together or entry.suspect.call in around or _is_way_back(entry, first)
+        if not (is_same_rank and is_echo):
             kept.append(entry)
     return kept
+
+
+def _is_way_back(entry: RankSuspect, first: RankSuspect) -> bool:
+    """Whether a suspect is the gradient of the first one's own call."""
+    if entry.suspect.phase != "backward" or first.suspect.phase != "forward":
+        return False
+    try:
+        return forward_name(entry.suspect.call) == first.suspect.call
+    except NameFormatError:
+        return False
 
 
 def part_of(suspect: Suspect, analysis: RankAnalysis) -> RankDump:
@@ -43,21 +55,6 @@ def part_of(suspect: Suspect, analysis: RankAnalysis) -> RankDump:
         return (analysis.reference if pair.candidate is None else analysis.candidate).part
     is_known = suspect.call in analysis.candidate.calls
     return (analysis.candidate if is_known else analysis.reference).part
-
-
-def stretch_of(suspect: Suspect, analysis: RankAnalysis) -> list[CallPair]:
-    """Return the calls from a suspect on that only the same one run makes, one after the other."""
-    found = []
-    pairs = analysis.pairs
-    is_missing = pairs[suspect.position].candidate is None
-    for pair in pairs[suspect.position :]:
-        absent, present = (
-            (pair.candidate, pair.reference) if is_missing else (pair.reference, pair.candidate)
-        )
-        if absent is not None or present is None:
-            break
-        found.append(pair)
-    return found
 
 
 def _modules_around(entry: RankSuspect) -> set[str]:

@@ -25,6 +25,7 @@ from tensorprobe.blame.agreement import (
     CallAgreement,
     Distance,
     is_float,
+    is_nonfinite,
     largest_element,
     significant_bits,
 )
@@ -32,6 +33,7 @@ from tensorprobe.blame.operations import (
     AVERAGING,
     EXACT,
     EXPONENTIALS,
+    MANY_STEPS,
     MATRIX,
     NORMS,
     RANDOM,
@@ -42,7 +44,7 @@ from tensorprobe.blame.operations import (
 )
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Background", "Unexplained", "explain_call", "resolutions"]
+__all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions"]
 
 # What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
 # below 2 of it. A module is many steps, each of which may be eight times off the other way.
@@ -50,6 +52,15 @@ _SLACK = 5.0
 _MODULE_SLACK = 40.0
 # Sums over many elements keep close to what is expected of them.
 _AVERAGE_SLACK = 2.0
+# Of inputs that are so far apart there is nothing that a result has to be.
+_UNLIKE = 0.2
+_TIMES_NOISE = 10.0
+# Beyond so many terms (the root of it) kernels sum in parts.
+_LONGEST_SUM = 64
+# A factor is told by that many times what it may be off, from so many elements of so few bits.
+_FACTOR = 4.0
+_FEW_BITS = 11
+_MANY = 32
 # Rows of a matrix differ in size; four standard deviations cover their tails.
 _TAILS = 4.0
 _PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
@@ -106,6 +117,7 @@ def explain_call(
     forward: CallAgreement | None,
     background: Background,
     work: float,
+    hidden: float = 0.0,
 ) -> Unexplained | None:
     """Return the result that the inputs of a call do not explain, or None.
 
@@ -115,13 +127,14 @@ def explain_call(
         forward: of a backward call: those of its forward call, whose inputs it uses too.
         background: the distances that results before it usually have.
         work: the roundoff that matrix products of this run work in, 0 for their own.
+        hidden: the roundoff of what its inputs were before, which their statistics do not show.
     """
     operation = operation_of(pair.name)
     given = list(agreement.inputs)
     saved = list(forward.inputs) + list(forward.outputs) if forward is not None else []
     found: Unexplained | None = None
     for output in agreement.outputs:
-        result = _explain(pair, operation, output, given, saved, background, work)
+        result = _explain(pair, operation, output, given, saved, background, work, hidden)
         if result is not None and (found is None or result.times > found.times):
             found = result
     return found
@@ -135,6 +148,7 @@ def _explain(
     saved: Sequence[Distance],
     background: Background,
     work: float,
+    hidden: float,
 ) -> Unexplained | None:
     if output.value == 0:
         return None
@@ -166,8 +180,9 @@ def _explain(
         if not is_float(output.candidate):
             return None
     if math.isinf(output.value):
-        return Unexplained(output, 1.0, inherited, math.inf) if inherited < 1 else None
-    if math.isinf(inherited):
+        is_excused = inherited >= 1 or _is_small(output, given, max(inherited, hidden))
+        return None if is_excused else Unexplained(output, 1.0, inherited, math.inf)
+    if inherited > _UNLIKE:
         return None
     own = 2.0 ** -_fewest_bits(output, given, saved)
     accumulate = min(own, 2.0**-24)
@@ -183,17 +198,67 @@ def _explain(
     if operation in EXACT and pair.phase == "forward":
         roundings = own if output.basis == "statistics" else 0.0
     slack = _MODULE_SLACK if is_module else _SLACK
+    if operation in MANY_STEPS and pair.phase == "backward" and not is_module:
+        slack *= 2
     # In a run of fewer bits every tensor has lost some, whatever its statistics show.
-    allowed = slack * (roundings + gain * max(inherited, background.value, work))
+    carried = max(inherited, background.value, work)
+    if output.basis == "statistics":
+        carried = max(carried, hidden)
+    allowed = slack * (roundings + gain * carried)
+    if output.basis == "statistics":
+        allowed += _summing_error(output)
+    if allowed > 1 and pair.phase == "backward":
+        allowed *= _TIMES_NOISE  # What cancels to nothing but noise may have any size.
     if output.value > allowed:
         times = output.value / allowed if allowed else math.inf
         return Unexplained(output, allowed, inherited, times)
     if is_module or not output.averages or work:
         return None
     passed = max((max(d.averages, default=d.value) for d in (*given, *saved)), default=0.0)
-    return _explain_averages(
-        operation, pair.phase, output, slack, roundings, gain, inherited, passed, background
+    found = _explain_averages(
+        operation,
+        pair.phase,
+        output,
+        slack,
+        roundings,
+        gain,
+        max(inherited, hidden),
+        passed,
+        background,
     )
+    return found or _explain_factor(output, inherited, passed)
+
+
+def _explain_factor(output: Distance, inherited: float, passed: float) -> Unexplained | None:
+    """Judge a factor that largest, smallest and norm have in common: noise moves each its own way.
+
+    Of few bits alone: noise of float32 may be one of a scalar by which all is multiplied.
+    """
+    mine, other = output.candidate, output.reference
+    bits = significant_bits(mine.dtype)
+    pairs = ((mine.max, other.max), (mine.min, other.min), (mine.norm, other.norm))
+    if bits > _FEW_BITS or math.prod(mine.shape) < _MANY or not all(b for _, b in pairs):
+        return None
+    factors = [float(a or 0.0) / float(b or 1.0) - 1 for a, b in pairs]
+    if not all(map(math.isfinite, factors)):
+        return None
+    unit = 2.0 ** (1 - bits)
+    common = min(map(abs, factors))
+    limit = _FACTOR * (unit + max(inherited, passed))
+    if common <= limit or max(factors) - min(factors) > unit + common / 4:
+        return None
+    return Unexplained(output, limit, inherited, common / limit)
+
+
+def _is_small(output: Distance, given: Sequence[Distance], inherited: float) -> bool:
+    """Whether a result that should be all zeros is no larger than the noise of the inputs.
+
+    The gradient of what cancels out is nothing but noise.
+    """
+    if is_nonfinite(output.candidate) or largest_element(output.reference):
+        return False
+    size = max((largest_element(d.candidate) for d in given if is_float(d.candidate)), default=0.0)
+    return largest_element(output.candidate) <= _SLACK * inherited * size
 
 
 def _explain_averages(
@@ -208,9 +273,7 @@ def _explain_averages(
     background: Background,
 ) -> Unexplained | None:
     """Judge how far mean and norm are apart: noise leaves less on them than on single elements."""
-    shape = output.candidate.shape
-    count = max(1, math.prod(shape))
-    rows = max(1, count // shape[-1]) if shape else 1
+    count, rows = max(1, math.prod(output.candidate.shape)), count_rows(output)
     is_alone = operation in ROUNDED_ONCE and phase == "forward"
     independent = math.sqrt(count if is_alone else rows)
     # The norm over the largest element: the root of how many elements make up the norm.
@@ -230,6 +293,12 @@ def _explain_averages(
     return Unexplained(output, allowed, inherited, worst) if worst > 1 else None
 
 
+def count_rows(distance: Distance) -> int:
+    """Return how many rows a tensor has: what shares no rounding."""
+    shape = distance.candidate.shape
+    return max(1, math.prod(shape) // shape[-1]) if shape and shape[-1] else 1
+
+
 def resolutions(output: Distance) -> tuple[float, float]:
     """Return how finely mean and norm were recorded, relative as their distances are.
 
@@ -245,7 +314,14 @@ def resolutions(output: Distance) -> tuple[float, float]:
     fine = 2.0**-22
     of_mean = 2 * unit if all(_fits(item, unit) for item in means) else fine
     of_norm = 2 * unit if all(_fits(item, unit) for item in norms) else fine
-    return (of_mean * mean / size if size else 0.0) + fine, of_norm + fine
+    of_norm += fine + _summing_error(output)
+    return (of_mean * mean / size if size else 0.0) + fine, of_norm
+
+
+def _summing_error(distance: Distance) -> float:
+    """Return how far off a recorded norm is: tools sum it in float32."""
+    terms = math.sqrt(math.prod(distance.candidate.shape))
+    return min(terms, _LONGEST_SUM) * 2.0**-25
 
 
 def _fits(number: float, unit: float) -> bool:
@@ -303,8 +379,8 @@ def _gain(
         spread = _deviation(floats[0])
         summed *= max([1.0, *sizes[1:]]) / spread if spread else 1.0
     elif operation in EXPONENTIALS and not saved:
-        # A change of an exponent is a relative change of the result.
-        summed *= size
+        # A change of an exponent is a relative change of the result; what is masked has none.
+        summed = size * max(1.0, _top(floats[0]))
     elif operation in _PRODUCTS:
         summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
     elif saved:
@@ -347,6 +423,13 @@ def _product_size(
         factors = [*factors[:1], partner if len(output.candidate.shape) > 1 else max(1.0, partner)]
     product = math.prod(sorted(factors, reverse=True)[:2])
     return _TAILS * math.sqrt(terms) * product
+
+
+def _top(distance: Distance) -> float:
+    """Return the size of a tensor's maximum: the exponents that a sum of powers is made of."""
+    maximum = distance.reference.max
+    top = largest_element(distance.reference) if maximum is None else abs(float(maximum))
+    return top if math.isfinite(top) else 1.0
 
 
 def _deviation(distance: Distance) -> float:

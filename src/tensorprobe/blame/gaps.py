@@ -22,6 +22,7 @@ from tensorprobe.blame.agreement import (
 )
 from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.links import Links, Use
+from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
@@ -59,8 +60,21 @@ def find_gap_suspect(
     candidate: Side,
     reference: Side,
     backgrounds: Mapping[str, float],
+    hidden: Mapping[str, float],
+    work: float,
 ) -> GapSuspect | None:
-    """Return the first call whose unrecorded backward node made what no other call explains."""
+    """Return the first call whose unrecorded backward node made what no other call explains.
+
+    Args:
+        pairs: all calls, in the order of the run.
+        agreements: their distances.
+        links: where tensors come from.
+        candidate: the run under test.
+        reference: the trusted run.
+        backgrounds: the distance that is usual before each call.
+        hidden: the noise of each call's inputs that statistics do not show.
+        work: the roundoff that matrix products of this run work in, 0 for their own.
+    """
     positions = {pair.name: pair.position for pair in pairs}
     for pair in pairs:
         if pair.phase != "backward" or pair.candidate is None or pair.reference is None:
@@ -78,10 +92,11 @@ def find_gap_suspect(
         if not any(d.value > max(_FIT * own, 16 * backgrounds[pair.name]) for d in sent):
             continue
         try:
-            found = _check(pair, links, candidate, reference)
+            found = _check(pair, links, candidate, reference, work)
         except (RebuildError, RuntimeError):
             # Without data, or with a user that cannot be replayed, distances have to do.
-            found = _guess(pair, agreements, links, reference, backgrounds[pair.name])
+            noise = max(backgrounds[pair.name], hidden.get(pair.name, 0.0))
+            found = _guess(pair, agreements, links, reference, noise)
         finally:
             candidate.forget()
             reference.forget()
@@ -122,7 +137,7 @@ def _roundoff(value: TensorValue) -> float:
 
 
 def _check(
-    pair: CallPair, links: Links, candidate: Side, reference: Side
+    pair: CallPair, links: Links, candidate: Side, reference: Side, work: float
 ) -> tuple[str, float] | None:
     assert pair.candidate is not None and pair.reference is not None
     uses = _uses_of(pair.reference, links, reference)
@@ -130,7 +145,10 @@ def _check(
         return None
     theirs = _sum_of_gradients(pair.reference, uses, reference)
     wanted = _arrived(pair.reference, reference)
-    floor = _FIT * _shortest_roundoff(pair.reference, uses, reference)
+    own = _shortest_roundoff(pair.reference, uses, reference)
+    if any(operation_of(use.call) in MATRIX for use in uses):
+        own = max(own, work)
+    floor = _FIT * own
     other = _relative(wanted, theirs)
     if other > floor:
         return None

@@ -16,7 +16,9 @@ __all__ = [
     "CONVOLUTIONS",
     "EXACT",
     "EXPONENTIALS",
+    "GATES",
     "LOSSES",
+    "MANY_STEPS",
     "MATRIX",
     "NORMS",
     "PARAMETER_PLACES",
@@ -82,6 +84,9 @@ _FUSED_MATRIX = _set_of(
     "multi_dot chain_matmul affine_grid cdist cov corrcoef matrix_power rnn_tanh_cell rnn_relu_cell"
 )
 
+MANY_STEPS = _set_of("multi_head_attention_forward lstm gru rnn_tanh rnn_relu")
+"""Functions that are as many steps as a module, each of which may cancel."""
+
 WITH_PLACES = _set_of(
     "topk sort max min median kthvalue mode cummax cummin max_pool1d max_pool2d max_pool3d"
 )
@@ -122,6 +127,14 @@ NORMS = _set_of("layer_norm group_norm batch_norm instance_norm rms_norm local_r
 
 EXPONENTIALS = _set_of("exp exp_ softmax logsumexp expm1 exp2")
 """Operations that turn a change into a relative change."""
+
+GATES = _set_of(
+    "relu relu_ relu6 leaky_relu prelu rrelu hardtanh hardswish hardsigmoid threshold clamp clamp_ "
+    "clamp_min clamp_max clip max min maximum minimum amax amin max_pool1d max_pool2d max_pool3d "
+    "adaptive_max_pool1d adaptive_max_pool2d abs __abs__ l1_loss hinge_embedding_loss median "
+    "kthvalue topk sort hardshrink softshrink"
+)
+"""Operations with a kink: which way a gradient goes hangs on which side of it an element lies."""
 
 LOSSES = _set_of(
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "

@@ -6,7 +6,7 @@ though they are made in its backward pass: they are moved there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,7 +18,15 @@ from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, forward_o
 from tensorprobe.records import CallRecord
 from tensorprobe.store import RankDump
 
-__all__ = ["CallPair", "Phase", "forward_name", "open_sides", "pair_calls", "phase_of"]
+__all__ = [
+    "CallPair",
+    "Phase",
+    "forward_name",
+    "open_sides",
+    "pair_calls",
+    "phase_of",
+    "stretch_around",
+]
 
 Phase = Literal["forward", "backward"]
 
@@ -64,6 +72,20 @@ def forward_name(name: str) -> str:
     if isinstance(call, ParameterGradients):
         return str(ModuleCall(call.path, call.class_name, "forward", call.number or 0))
     return forward_of(name)
+
+
+def stretch_around(position: int, pairs: Sequence[CallPair]) -> list[CallPair]:
+    """Return the calls next to each other, around a place, each of which only one run makes."""
+    first = last = position
+    while first > 0 and _is_alone(pairs[first - 1]):
+        first -= 1
+    while last + 1 < len(pairs) and _is_alone(pairs[last + 1]):
+        last += 1
+    return list(pairs[first : last + 1])
+
+
+def _is_alone(pair: CallPair) -> bool:
+    return pair.candidate is None or pair.reference is None
 
 
 def open_sides(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorprobe.blame.advice import next_step
+from tensorprobe.blame.agreement import Distance
 from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
 from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
@@ -19,16 +20,18 @@ from tensorprobe.blame.echoes import drop_echoes, part_of
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.order import forward_name
+from tensorprobe.blame.own_backward import frame_in_backward
 from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.blame.text import distance_words
 from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import Frame
-from tensorprobe.store import RankDump, open_dump
+from tensorprobe.store import open_dump
 
 __all__ = ["Investigation", "blame", "investigate", "investigate_parts"]
 
@@ -258,7 +261,13 @@ def _summarise(
             why = "what happens between the steps (the optimizer) was not recorded"
         return (
             f"{what} of the two runs differ {when} ({len(start.places)} of {start.compared} "
-            f"tensors from outside, first {use.call}.{use.place}, by {distance.value:.1e}); {why}"
+            f"tensors from outside, first {use.call}.{use.place}, by "
+            f"{distance_words(distance.value)}); {why}"
+        )
+    if verdict == "noise" and basis == "checksums":
+        return (
+            f"nobody can be named: {total.differing} of {total.calls} calls differ, each behind "
+            "inputs that differ already, and checksums do not tell by how much"
         )
     if verdict == "noise" and basis == "data" and not total.replayed:
         return (
@@ -284,9 +293,8 @@ def _accuse(entry: RankSuspect) -> Accused:
     agreement = analysis.agreements.get(suspect.call)
     inputs = output = None
     # Of a call that only one run makes, another one may have the name in the other.
-    if agreement is not None and suspect.basis != "sequence":
-        inputs = max((d.value for d in agreement.inputs), default=0.0)
-        output = max((d.value for d in agreement.outputs), default=0.0)
+    if agreement is not None and (suspect.basis != "sequence" or suspect.own is not None):
+        inputs, output = _largest(agreement.inputs), _largest(agreement.outputs)
     split = suspect.split
     made = None if split is None else split.candidate
     name, part = suspect.call, part_of(suspect, analysis)
@@ -307,12 +315,22 @@ def _accuse(entry: RankSuspect) -> Accused:
         None if split is None else split.reference.relative,
         None if split is None else split.inherited,
         None if made is None or made.worst < 0 else (made.worst, made.got, made.wanted),
-        *find_places(_stack_of(name, part)),
+        *find_places(_stack_of(suspect, analysis)),
         part.parent(name),
         analysis.victims(suspect.position),
         entry.received,
-        suspect.phase == "backward" and not _is_forward_suspect(entry),
+        _is_gradient_only(entry),
     )
+
+
+def _largest(distances: Sequence[Distance]) -> float | None:
+    """Return the largest distance; NaN where only checksums tell that there is one, None of none.
+
+    Of what was not recorded nobody can say that it agrees.
+    """
+    known = max((d.value for d in distances if not math.isnan(d.value)), default=None)
+    is_unknown = any(math.isnan(d.value) for d in distances)
+    return math.nan if is_unknown and not known else known
 
 
 def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
@@ -320,12 +338,28 @@ def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     return replace(cause, advice=next_step(cause, suspect, analysis))
 
 
-def _stack_of(name: str, part: RankDump) -> Sequence[Frame]:
-    """Return where a call was made; gradients are where their forward call is."""
+def _stack_of(suspect: Suspect, analysis: RankAnalysis) -> Sequence[Frame]:
+    """Return where a call was made; gradients are where their forward call is.
+
+    A gradient that one run computes with calls of its own is where these are.
+    """
+    own = suspect.own
+    if own is not None:
+        side = analysis.candidate if own.is_candidate else analysis.reference
+        return side.part.stack(own.helpers[-1])
+    part = part_of(suspect, analysis)
     try:
-        return part.stack(name) or part.stack(forward_name(name))
+        return part.stack(suspect.call) or part.stack(forward_name(suspect.call))
     except NameFormatError:
         return ()
+
+
+def _is_gradient_only(entry: RankSuspect) -> bool:
+    """Whether a suspect is a gradient, or made for one, and its forward call is right."""
+    suspect = entry.suspect
+    if suspect.phase == "backward":
+        return not _is_forward_suspect(entry)
+    return frame_in_backward(_stack_of(suspect, entry.analysis)) is not None
 
 
 def _is_forward_suspect(entry: RankSuspect) -> bool:
@@ -371,13 +405,32 @@ def _closest(analyses: Sequence[RankAnalysis]) -> tuple[str, float] | None:
     return best
 
 
+def _who_holds(analyses: Sequence[RankAnalysis]) -> str:
+    """Say which dumps have no data."""
+    first = analyses[0]
+    has_data = [side.part.info.task == "tensor" for side in (first.candidate, first.reference)]
+    if has_data[0] == has_data[1]:
+        return "the dumps hold"
+    return f"the {'reference' if has_data[0] else 'candidate'} holds"
+
+
 def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
     notes = []
-    for (family, dtype), _ in {k: v for a in analyses for k, v in a.raised.items()}.items():
+    for family, dtype in dict.fromkeys(key for a in analyses for key in a.raised):
+        if any(a.types is not None and a.types.candidate == dtype for a in analyses):
+            # Autocast hands them shorter operands than were recorded, which is said already.
+            continue
         notes.append(
             f"all {family} of {dtype} of the candidate work with fewer bits than {dtype} has "
             "(such as TF32): taken as the way the run works, not as a fault"
         )
+    for analysis in analyses[:1]:
+        ours, theirs = (side.part.info.level for side in (analysis.candidate, analysis.reference))
+        if ours != theirs and None not in (ours, theirs):
+            notes.append(
+                f"the candidate was captured at level {ours}, the reference at {theirs}: only what "
+                "both recorded is compared"
+            )
     few = next((a.types for a in analyses if a.types and not a.types.is_general), None)
     if few is not None:
         notes.append(str(few))
@@ -388,8 +441,8 @@ def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
         )
     elif basis == "statistics":
         notes.append(
-            "the dumps hold statistics only: single elements and errors below their noise cannot "
-            "be seen; with task tensor calls can be replayed"
+            f"{_who_holds(analyses)} statistics only: single elements and errors below their noise "
+            "cannot be seen; with task tensor calls can be replayed"
         )
     elif basis == "checksums":
         notes.append(

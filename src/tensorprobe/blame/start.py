@@ -100,11 +100,12 @@ def _noise(pair: CallPair, distance: Distance, background: float) -> float:
     """Return how far the noise of the calls before may have moved a tensor from outside.
 
     It does not reach a parameter. What else needs a gradient may be one, or the result of a call
-    that was not recorded; a module's parameters are not among its inputs.
+    that was not recorded, unless it is known where its call takes parameters.
     """
     if _is_parameter(pair, distance):
         return 0.0
-    is_likely = _is_weight(distance) and not pair.name.startswith("Module.")
+    is_known = pair.name.startswith("Module.") or operation_of(pair.name) in PARAMETER_PLACES
+    is_likely = _is_weight(distance) and not is_known
     return (_TIMES_UNSURE if is_likely else _TIMES) * background
 
 

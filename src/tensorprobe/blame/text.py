@@ -9,7 +9,7 @@ from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
 from tensorprobe.blame.places import short_path
 from tensorprobe.report.value_text import clean_text
 
-__all__ = ["conclusion_lines", "even_out"]
+__all__ = ["conclusion_lines", "distance_words", "even_out"]
 
 _WIDTH = 12
 _LISTED = 4
@@ -37,11 +37,12 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
         if conclusion.verdict == "different from the start":
             places = conclusion.start.places if conclusion.start.kind != "state" else ()
             for use, distance in places[:_LISTED]:
-                yield _row("", f"{use.call}.{use.place}  {_distance(distance.value)}")
+                yield _row("", f"{use.call}.{use.place}  {distance_words(distance.value)}")
             yield _row("next", even_out(conclusion))
     else:
         yield from _accused_lines(first, conclusion.span)
-        for other in conclusion.accused[1:_LISTED]:
+        others = [other for other in conclusion.accused[1:] if other.confidence != "possible"]
+        for other in others[: _LISTED - 1]:
             yield _row("also", f"{_where(other)}  {other.cause.kind}{_beyond(other)}")
     yield _row("seen", _seen(conclusion))
     for note in conclusion.notes:
@@ -60,11 +61,11 @@ def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
     if accused.module is not None:
         yield _row("module", accused.module)
     if accused.inputs is not None:
-        agree = "agree" if accused.inputs == 0 else f"differ by {_distance(accused.inputs)}"
+        agree = "agree" if accused.inputs == 0 else f"differ by {distance_words(accused.inputs)}"
         yield _row("inputs", f"{agree}{_inherited(accused)}")
     # A call that only one run makes has no second result to differ from.
     if accused.output is not None and accused.basis != "sequence":
-        yield _row("output", f"differs by {_distance(accused.output)}{_made(accused)}")
+        yield _row("output", f"differs by {distance_words(accused.output)}{_made(accused)}")
     if accused.worst is not None and accused.basis == "replay":
         index, got, wanted = accused.worst
         yield _row("worst", f"element {index}: {got:.7g}, should be {wanted:.7g}")
@@ -101,7 +102,7 @@ def _where(accused: Accused) -> str:
 def _inherited(accused: Accused) -> str:
     if not accused.inherited or not accused.inputs:
         return ""
-    return f", which explains {_distance(accused.inherited)} of the output"
+    return f", which explains {distance_words(accused.inherited)} of the output"
 
 
 def _made(accused: Accused) -> str:
@@ -110,8 +111,8 @@ def _made(accused: Accused) -> str:
     if accused.made is None:
         return _beyond(accused)
     return (
-        f"; made here {_distance(accused.made)} (the reference makes "
-        f"{_distance(accused.reference_made or 0.0)}){_beyond(accused)}"
+        f"; made here {distance_words(accused.made)} (the reference makes "
+        f"{distance_words(accused.reference_made or 0.0)}){_beyond(accused)}"
     )
 
 
@@ -147,7 +148,8 @@ def _start_text(conclusion: Conclusion) -> str:
     )
 
 
-def _distance(value: float) -> str:
+def distance_words(value: float) -> str:
+    """Return a distance as people read it."""
     if math.isnan(value):
         return "an unknown amount"
     return "more than can be measured" if math.isinf(value) else f"{value:.1e}"

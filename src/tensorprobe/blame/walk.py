@@ -11,6 +11,7 @@ from tensorprobe.blame.explain import Background, Unexplained, explain_call
 from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.siblings import Siblings
+from tensorprobe.blame.unseen import Unseen
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import UNINITIALISED, forward_of
 
@@ -53,6 +54,7 @@ class Walk:
         before: what was usual before each call.
         before_place: the same by the place in the run: a call that only the reference has may carry
             the name of another one of the candidate's.
+        hidden: the noise of each call's inputs that statistics do not show.
         work: the roundoff of matrix products, where the first of them shows it; else 0.
     """
 
@@ -60,9 +62,10 @@ class Walk:
         self.unexplained: dict[str, Unexplained] = {}
         self.before: dict[str, float] = {}
         self.before_place: dict[int, float] = {}
+        self.hidden: dict[str, float] = {}
         self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
-        seen, back, siblings = _Seen(), _Seen(), Siblings()
+        seen, back, siblings, unseen = _Seen(), _Seen(), Siblings(), Unseen()
         self.usual = 0.0
         for pair in pairs:
             background = seen.background()
@@ -80,9 +83,13 @@ class Walk:
             if operation_of(pair.name) in UNINITIALISED:
                 continue  # Memory as it was found is no noise of the run.
             forward = _forward_agreement(pair, agreements)
-            found = explain_call(pair, agreement, forward, background, self.work)
-            found = found or siblings.judge(pair, agreement, forward)
-            siblings.add(pair, agreement)
+            usual = 0.0 if siblings.is_quiet else max(background.value, self.work)
+            hidden = self.hidden[pair.name] = unseen.follow(pair, agreement, forward, usual)
+            found = explain_call(pair, agreement, forward, background, self.work, hidden)
+            if found is not None and siblings.excuse(pair, found):
+                found = None
+            found = found or siblings.judge(pair, agreement, forward, hidden, self.work)
+            siblings.add(pair, agreement, is_sound=found is None)
             if found is not None:
                 self.unexplained[pair.name] = found
             elif not self.unexplained:
@@ -98,8 +105,8 @@ class Walk:
     ) -> Unexplained | None:
         """Judge a call again, with another roundoff of matrix products."""
         forward = _forward_agreement(pair, agreements)
-        usual = self._backgrounds[pair.name]
-        return explain_call(pair, agreements[pair.name], forward, usual, work)
+        usual, hidden = self._backgrounds[pair.name], self.hidden[pair.name]
+        return explain_call(pair, agreements[pair.name], forward, usual, work, hidden)
 
     @staticmethod
     def _find_work(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> float:

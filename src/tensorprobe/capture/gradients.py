@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.graph_edges import InputEdges, NodeInput, NodeOutput, nodes_at_edges
 
 __all__ = ["GradientWatcher"]
@@ -46,6 +47,7 @@ class _Call:
         "parent",
         "start",
         "task",
+        "unused",
         "views",
     )
 
@@ -68,6 +70,9 @@ class _Call:
         self.views = edges.views
         self.done: OnGradients | None = done
         self.task = _NO_PASS
+        # Outputs whose own node has run without a gradient for them: the gradient of the base of
+        # such a view comes from elsewhere.
+        self.unused: tuple[int, ...] = ()
 
     def collect(
         self,
@@ -78,8 +83,14 @@ class _Call:
     ) -> None:
         for number, position, change in outputs:
             gradient = grad_outputs[number]
-            if self.of_outputs[position] is None and gradient is not None:
-                self.of_outputs[position] = gradient if change is None else change(gradient)
+            if gradient is None:
+                if change is None:
+                    self.unused += (position,)
+            elif self.of_outputs[position] is None:
+                if change is None:
+                    self.of_outputs[position] = gradient
+                elif position not in self.unused:
+                    self.of_outputs[position] = change(gradient)
         for number, positions, change in inputs:
             gradient = grad_inputs[number]
             if gradient is None:
@@ -156,6 +167,8 @@ class GradientWatcher:
         start: int,
         outputs: list[torch.Tensor],
         done: OnGradients,
+        *,
+        is_sealed: bool = False,
     ) -> None:
         """Call `done` when the gradients of a call's outputs and inputs are known.
 
@@ -166,9 +179,11 @@ class GradientWatcher:
             start: the sequence number before the call.
             outputs: the tensors that it returned.
             done: gets both names, the gradients of the outputs, and those of the inputs.
+            is_sealed: whether nobody outside the call gets hold of a tensor from inside but what it
+                returns, as is so with a function of torch and not with a module.
         """
         roots, leaving = nodes_at_edges(
-            outputs, edges, start, passes_over_shapes=not self._keeps_tensors
+            outputs, edges, start, passes_over_shapes=is_sealed and not self._keeps_tensors
         )
         if not roots:
             return
@@ -202,7 +217,10 @@ class GradientWatcher:
             with self._lock, torch._C.DisableTorchFunction():
                 if not self._is_active or not self._begins(call, hook.number):
                     return
-                if torch.is_grad_enabled():
+                if count_dispatch_modes():
+                    with torch.no_grad(), without_dispatch_modes():
+                        call.collect(hook.outputs, hook.inputs, into, out_of)
+                elif torch.is_grad_enabled():
                     with torch.no_grad():
                         call.collect(hook.outputs, hook.inputs, into, out_of)
                 else:

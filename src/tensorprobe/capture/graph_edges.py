@@ -242,7 +242,9 @@ def nodes_at_edges(
         edges: where the gradients of its inputs go.
         start: the sequence number before the call.
         passes_over_shapes: whether fewer nodes may do. What they hand over is reshaped here, and is
-            then not the very tensor that another call gets.
+            then not the very tensor that another call gets. Not where somebody outside may use a
+            tensor from inside the call, as one that a module keeps in an attribute: a neighbour
+            then gets, or hands over, another sum.
     """
     graph = _compiled()
     found = None if graph is None else graph.find(outputs, edges, start)
@@ -254,6 +256,8 @@ def nodes_at_edges(
         leaving, incoming = _edges_to_inputs(roots, edges, start)
     else:
         roots, leaving, incoming = found
+    if len(outputs) > 1:
+        _forget_shared_bases(roots)
     if passes_over_shapes and len(incoming) > 1:
         _pass_over_shapes(roots, leaving, incoming, outputs)
     return roots, leaving
@@ -287,6 +291,59 @@ def _roots(
         if _is_new(node, start):
             roots.setdefault(node, []).append((tensor.output_nr, position, None))
     return roots
+
+
+def _forget_shared_bases(roots: dict[_Node, list[NodeOutput]]) -> None:
+    """Leave the bases of views alone that are used for something else in the call, too.
+
+    What comes in there is not the gradient of the view, as with the weights of an attention that
+    nobody uses but the attention itself.
+    """
+    bases = {n: places for n, places in roots.items() if any(cut is not None for *_, cut in places)}
+    if not bases:
+        return
+    own = {place: n for n, places in roots.items() for _, place, cut in places if cut is None}
+    users = _count_users(roots, min(node._sequence_nr() for node in bases))
+    for base, places in bases.items():
+        # Somebody may be given the base itself.
+        is_output = any(cut is None for *_, cut in places)
+        kept = [
+            (number, place, cut)
+            for number, place, cut in places
+            if cut is None or not (is_output or _is_shared(base, own.get(place), users))
+        ]
+        if kept:
+            roots[base] = kept
+        else:
+            del roots[base]
+
+
+def _count_users(roots: dict[_Node, list[NodeOutput]], oldest: int) -> dict[_Node, int]:
+    """Count the edges to each node of a call's piece that is no older than this."""
+    users: dict[_Node, int] = {}
+    pending = list(roots)
+    seen = set(roots)
+    while pending:
+        for child, _ in pending.pop().next_functions:
+            if child is not None and oldest <= child._sequence_nr() < _NEWEST:
+                users[child] = users.get(child, 0) + 1
+                if child not in seen:
+                    seen.add(child)
+                    pending.append(child)
+    return users
+
+
+def _is_shared(base: _Node, view: _Node | None, users: dict[_Node, int]) -> bool:
+    """Whether a view's base is used in another way than by this view."""
+    if view is None:
+        # Written into, so its node is none of those that were counted.
+        return base in users
+    while view is not base:
+        following = view.next_functions
+        if not following or users.get(following[0][0]) != 1:
+            return True
+        view = following[0][0]
+    return False
 
 
 def _edges_to_inputs(

@@ -76,7 +76,7 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
     ['python3', '-u', '-m', 'tensorprobe.capture.script', 'train.py', '--lr', '3']
 
     Args:
-        command: `train.py …`, `python train.py …`, `python -m package.train …`,
+        command: `train.py …` or `-m package.train …`, with or without `python` before it;
             `torchrun … train.py …` or `python -m torch.distributed.run … train.py …`.
 
     Raises:
@@ -91,6 +91,8 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
         # Not every environment that has torch has its scripts in the path.
         found = [words[0]] if shutil.which(words[0]) else [sys.executable, *_LAUNCHER]
         return [*found, *_rewrite_launch(words[1:])]
+    if words == ["-m"]:
+        raise ConfigError("there is no module behind -m; try: tensorprobe run -m package.train")
     python = sys.executable
     flags: list[str] = []
     if _PYTHON.fullmatch(Path(words[0]).name):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +43,7 @@ class _Running:
     name: str
     parent: str | None
     inputs: tuple[Drafted, ...] | None
+    kwargs: Mapping[str, Drafted] | None
     parameters: Mapping[str, Drafted] | None
     edges: InputEdges
     start: int
@@ -126,12 +129,15 @@ class ModuleWatcher:
         if not self.is_watching(module):
             return
         try:
+            kwargs = _keywords_beside(args, sys._getframe(1))
             with torch._C.DisableTorchFunction():
-                self._enter(module, args)
+                self._enter(module, args, kwargs)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._session.recorder.fail(f"the call of a {type(module).__name__}", err)
 
-    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    def _enter(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if id(module) not in self._paths:
             self._name_all("", module)
         path = self._paths[id(module)][0]
@@ -140,19 +146,26 @@ class ModuleWatcher:
         recorder = session.recorder
         number = recorder.next_number(f"Module.{path}.{class_name}")
         name = str(ModuleCall(path, class_name, "forward", number))
-        inputs = parameters = None
+        inputs = named = parameters = None
         if session.wants(name, "forward") and self._is_recording:
             if session.wants_data("forward", "input"):
                 inputs = recorder.draft_all(args, f"{name}.input")
+                named = recorder.draft_named(kwargs, f"{name}.kwargs")
             own = _parameters_of(module)
             parameters = recorder.draft_named(own, f"{name}.parameters") if own else {}
             if own:
                 self._hook_parameters(module, path, class_name)
-        edges = input_edges(tensors_in(args))
+        elif self._is_recording and session.wants_backward_alone(name):
+            parameters = {}
+            self._hook_parameters(module, path, class_name)
+        tensors = tensors_in(args)
+        if kwargs:
+            tensors += tensors_in(kwargs)
+        edges = input_edges(tensors)
         running = self._running
         parent = running[-1].name if running else None
         running.append(
-            _Running(module, name, parent, inputs, parameters, edges, next_sequence_number())
+            _Running(module, name, parent, inputs, named, parameters, edges, next_sequence_number())
         )
 
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -186,7 +199,7 @@ class ModuleWatcher:
             session.recorder.add(
                 name,
                 inputs=running.inputs,
-                kwargs={},
+                kwargs=running.kwargs,
                 outputs=outputs,
                 parameters=running.parameters,
                 is_recompute=session.is_recomputing(),
@@ -242,6 +255,16 @@ class ModuleWatcher:
                 recorder.fail(base, err)
 
         return on_gradient
+
+
+def _keywords_beside(args: tuple[Any, ...], caller: FrameType) -> dict[str, Any]:
+    """Return the keyword arguments of the call that a hook is told of.
+
+    torch hands them to hooks of one module, and to none that hears of all modules before they run.
+    """
+    given = caller.f_locals
+    kwargs = given.get("kwargs")
+    return kwargs if type(kwargs) is dict and given.get("args") is args else {}
 
 
 def _parameters_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:

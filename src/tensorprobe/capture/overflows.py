@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tensorprobe.capture.describe import Drafted, describe
+from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.drafts import Draft
 from tensorprobe.capture.held import HeldDraft, WritingCalls, held_in
 from tensorprobe.capture.recorder import Recorder
@@ -372,6 +373,9 @@ class OverflowRecorder(Recorder):
     # --- drafting ----------------------------------------------------------------------------
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
+        if count_dispatch_modes():
+            with without_dispatch_modes():
+                return self._draft_tensor(tensor, path)
         known = self._drafts.find(tensor)
         if known is not None:
             numbers = known.measured, known.checked

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.describe import Drafted, describe
+from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
@@ -273,12 +274,18 @@ class Recorder:
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
         drafts = self._drafts
         known = drafts.find(tensor)
-        numbers = None
+        if (
+            known is not None
+            and self.keeps_data is None
+            and known.requires_grad == tensor.requires_grad
+        ):
+            return known
+        if count_dispatch_modes():
+            with without_dispatch_modes():
+                return self._draft_tensor(tensor, path)
         is_whole = False
         if known is not None:
-            if self.keeps_data is None and known.requires_grad == tensor.requires_grad:
-                return known
-            numbers = (known.measured, known.checked)
+            numbers: Numbers | None = (known.measured, known.checked)
         elif not is_plain(tensor):
             return describe_unusual(tensor, self._draft_tensor, path)
         else:

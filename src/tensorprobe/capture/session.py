@@ -222,8 +222,18 @@ class Session:
                 f"step {self._info.step}: the scope begins with {first}, which did not come; "
                 "nothing is recorded"
             )
+        has_list = bool(self.config.list) and self.config.level != "debug"
+        if has_list and self.config.task != "structure" and not self._has_records:
+            self.tell_once(
+                f"a step has no call that list names, {', '.join(self.config.list)}: nothing of it "
+                "is recorded; construct.json has the names of all calls at the levels L0 and mix"
+            )
         self._do_or_leave("step", lambda: self._publish(rank))
         return True
+
+    @property
+    def _has_records(self) -> bool:
+        return self._writer.has_records or self.recorder.has_pending
 
     def _publish(self, rank: int | None) -> None:
         self.recorder.flush()
@@ -266,6 +276,15 @@ class Session:
         """Whether the configuration wants this part of calls."""
         return self.calls.wants_part(direction, side)
 
+    def wants_backward_alone(self, name: str) -> bool:
+        """Whether the backward of a call is recorded though forward calls are not."""
+        calls = self.calls
+        return (
+            not calls.wants_direction("forward")
+            and not self.config.scope
+            and calls.follow(backward_of(name))
+        )
+
     def leave(self, name: str, parent: str | None) -> None:
         """Note that a module's call is over, recorded or not; `parent` is the one around it."""
         self._writer.place(name, parent)
@@ -301,8 +320,18 @@ class Session:
         kwargs: dict[str, Any],
         *,
         spelled: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        is_sealed: bool = True,
     ) -> Any:
-        """Record one API call around its execution; `spelled` is how its arguments are shown."""
+        """Record one API call around its execution.
+
+        Args:
+            api: its name.
+            function: what runs.
+            args: its arguments.
+            kwargs: its named arguments.
+            spelled: how its arguments are shown, if not so.
+            is_sealed: whether nobody outside gets hold of a tensor from inside but what it returns.
+        """
         if (self.is_paused or self._inside_custom) and self.is_quiet:
             return function(*args, **kwargs)
         if self._kernels is not None:
@@ -350,7 +379,7 @@ class Session:
                 self._writer.place(name, parent)
             if edges is not None:
                 outputs_ = [result] if type(result) is torch.Tensor else tensors_in(result)
-                self.watch_gradients(name, edges, start, outputs_, parent)
+                self.watch_gradients(name, edges, start, outputs_, parent, is_sealed=is_sealed)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
@@ -370,7 +399,7 @@ class Session:
             finally:
                 self._inside_custom.discard(thread)
 
-        return self.watch_call(api, run, args, kwargs)
+        return self.watch_call(api, run, args, kwargs, is_sealed=False)
 
     def watch_gradients(
         self,
@@ -379,11 +408,15 @@ class Session:
         start: int,
         outputs: list[torch.Tensor],
         parent: str | None,
+        *,
+        is_sealed: bool = False,
     ) -> None:
         """Record the backward of a call when it happens."""
         backward = backward_of(name)
         if self._gradients is not None and self.calls.follow(backward):
-            self._gradients.watch(backward, parent, edges, start, outputs, self._add_backward)
+            self._gradients.watch(
+                backward, parent, edges, start, outputs, self._add_backward, is_sealed=is_sealed
+            )
 
     def _add_backward(
         self,

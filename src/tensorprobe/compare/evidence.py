@@ -45,6 +45,7 @@ class Answer:
         details: what `diff_analyze` says of it.
         start: the call that is given the first value that differs from the start, or None.
         advice: what is wrong and what to do about it, in a sentence; empty if nobody knows.
+        is_missing: whether only the reference makes the call at fault.
     """
 
     lines: tuple[str, ...]
@@ -54,6 +55,7 @@ class Answer:
     details: Mapping[str, Any] | None = None
     start: str | None = None
     advice: str = ""
+    is_missing: bool = False
 
 
 class AskWho(Protocol):

@@ -171,7 +171,8 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
         extra.append(output / f"diff_analyze_{timestamp}.json")
         if answer is not None and (answer.culprit or answer.start) is not None:
             node, evidence = compared[answer.part]
-            add_answer(nodes, node, evidence.candidate, answer)
+            side = evidence.reference if answer.is_missing else evidence.candidate
+            add_answer(nodes, node, side, answer)
         write_differences(extra[0], nodes)
     return ComparisonResult(tuple(results), tuple(problems), tuple(extra), answer)
 

@@ -257,7 +257,7 @@ class _Check:
             judgement = judged(ours, theirs)
             if judgement.verdict != "error":
                 return CheckedOutput(place, ours, theirs, judgement)
-            if is_worth_a_sample(ours):
+            if is_worth_a_sample(self._name.api_type, ours):
                 settled = self._judge_sample(judged, judgement, ours, theirs, pick)
                 if settled is not None:
                     return CheckedOutput(place, ours, theirs, settled)

@@ -15,7 +15,7 @@ from tensorprobe.report.precheck_text import CallLine, print_precheck
 
 __all__ = ["run_precheck"]
 
-_LONGEST_REASON = 100
+_LONGEST_REASON = 140
 
 
 def run_precheck(dump: str, **options: Any) -> int:
@@ -66,5 +66,9 @@ def run_precheck(dump: str, **options: Any) -> int:
 def skip_reasons(report: PrecheckReport) -> Counter[str]:
     """Count the calls that were not judged, by why."""
     return Counter(
-        line.message[:_LONGEST_REASON] for line in report.lines if line.verdict == "SKIP"
+        line.message
+        if len(line.message) <= _LONGEST_REASON
+        else f"{line.message[:_LONGEST_REASON]}…"
+        for line in report.lines
+        if line.verdict == "SKIP"
     )

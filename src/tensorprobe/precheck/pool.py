@@ -252,10 +252,18 @@ class _Worker:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment, in which a worker finds this very package."""
+    """Return our environment, in which a worker finds this very package.
+
+    Torch takes memory for large tensors in large pages there: many are made and used once, and to
+    get a small page from the system takes longer than to fill it.
+    """
     here = str(Path(tensorprobe.__file__).parent.parent)
     paths = [path for path in (here, os.environ.get("PYTHONPATH", "")) if path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {
+        "THP_MEM_ALLOC_ENABLE": "1",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
 
 
 def _cause_of_death(code: int) -> str:

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from tensorprobe.errors import DumpError
+from tensorprobe.errors import DumpError, ReportError
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.report.accuracy_titles import DETAIL_TITLES, RESULT_TITLES
 
-__all__ = ["ResultFiles", "stamp_of"]
+__all__ = ["ResultFiles", "make_folder", "stamp_of"]
 
 # Spreadsheets take a file without it for another encoding.
 _MARK = "\ufeff"
@@ -45,6 +45,20 @@ def stamp_of(path: Path) -> str:
     return match["stamp"]
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that results go to, if there is none.
+
+    Raises:
+        ReportError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise ReportError(
+            f"the folder {folder} cannot be made: {err.strerror}; name another one"
+        ) from err
+
+
 class ResultFiles:
     """The result and details files of one part of a dump, open for writing at their end.
 
@@ -55,7 +69,7 @@ class ResultFiles:
 
     Raises:
         DumpError: a file of that name holds something else.
-        OSError: the files cannot be written.
+        ReportError: the files cannot be written.
     """
 
     def __init__(self, folder: Path, stamp: str, label: str = "") -> None:
@@ -63,7 +77,7 @@ class ResultFiles:
         self.result_path = folder / f"accuracy_checking_result_{middle}{stamp}.csv"
         self.details_path = folder / f"accuracy_checking_details_{middle}{stamp}.csv"
         self.done: list[tuple[str, ...]] = []
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         names = set()
         result_end = 0
         for row, end in _whole_rows(self.result_path, RESULT_TITLES):
@@ -76,8 +90,13 @@ class ResultFiles:
             if tuple(row) != DETAIL_TITLES and not _belongs(row[0], names):
                 break
             details_end = end
-        self._result = _open_at(self.result_path, result_end)
-        self._details = _open_at(self.details_path, details_end)
+        try:
+            self._result = _open_at(self.result_path, result_end)
+            self._details = _open_at(self.details_path, details_end)
+        except OSError as err:
+            raise ReportError(
+                f"{err.filename or folder} cannot be written: {err.strerror}"
+            ) from err
         if not details_end:
             self._append(self._details, [DETAIL_TITLES], mark=_MARK)
         if not result_end:

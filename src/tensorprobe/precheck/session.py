@@ -17,7 +17,7 @@ from tensorprobe.errors import ConfigError, DumpError
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import PlannedCall, plan_calls
 from tensorprobe.precheck.pool import Answer, Order, run_orders
-from tensorprobe.precheck.results import ResultFiles, stamp_of
+from tensorprobe.precheck.results import ResultFiles, make_folder, stamp_of
 from tensorprobe.records import Gap
 from tensorprobe.store import RankDump, open_dump
 
@@ -116,7 +116,8 @@ def precheck_dump(
 
     Raises:
         DumpError: the dump or the result to resume cannot be read or used.
-        ConfigError: an option has a value that it cannot have.
+        ConfigError: an option has a value that it cannot have, or no call fits.
+        ReportError: a folder or file of the results cannot be written.
     """
     _check_options(data, jobs, timeout, devices)
     start = time.monotonic()
@@ -140,12 +141,20 @@ def precheck_dump(
         "imports": list(imports),
         "jit_compile": jit_compile,
     }
+    plans = [plan_calls(part, include=include, exclude=exclude, dedupe=dedupe) for part in parts]
+    if (include or exclude) and not any(plans):
+        raise ConfigError(
+            "no call of the dump fits include and exclude "
+            f"({', '.join((*include, *(f'not {name}' for name in exclude)))}); names look like "
+            "Functional.linear.0.forward"
+        )
+    if save_errors is not None:
+        make_folder(Path(save_errors))
     seconds = [0.0, 0.0]
     phases: Counter[str] = Counter()
     with ExitStack() as stack:
         checked: dict[str, _Part] = {}
-        for part in parts:
-            planned = plan_calls(part, include=include, exclude=exclude, dedupe=dedupe)
+        for part, planned in zip(parts, plans, strict=True):
             label = part.label.replace("/", "_") if len(opened.parts) > 1 else ""
             files = stack.enter_context(ResultFiles(folder, stamp, label))
             checked[str(part.path)] = _Part(part, planned, files)

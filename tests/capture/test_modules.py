@@ -1,0 +1,124 @@
+"""A module's record has everything that its call was given, by place and by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tensorprobe import open_dump
+from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.records import CallRecord, ScalarValue, TensorValue
+
+
+class Scaled(nn.Module):
+    """Given everything but its first input by name; writes into one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(
+        self, x: Tensor, *, scale: Tensor, masks: dict[str, Tensor], buffer: Tensor, mode: str
+    ) -> Tensor:
+        assert mode == "sum"
+        buffer.zero_()
+        out: Tensor = self.linear(x) * scale + masks["added"]
+        return out
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = Scaled()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.scaled(
+            x * 1, scale=x * 2, masks={"added": x.sin()}, buffer=torch.ones(3), mode="sum"
+        )
+        return out
+
+
+def capture(folder: Path, model: nn.Module, x: Tensor, **config: Any) -> dict[str, CallRecord]:
+    path = folder / "config.json"
+    path.write_text(json.dumps({"dump_path": str(folder / "dump"), **config}))
+    debugger = PrecisionDebugger(path)
+    debugger.start(model)
+    model(x).exp().sum().backward()
+    debugger.stop()
+    debugger.close()
+    return {call.name: call for call in open_dump(folder / "dump")}
+
+
+# The compiler's own warning, on inputs that are no leaves.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_inputs_given_by_name_are_recorded_as_they_were_before_the_call(
+    tmp_path: Path, level: str, is_compiled: bool
+) -> None:
+    model = Model()
+    if is_compiled:
+        model.scaled.compile(backend="eager")
+    x = torch.randn(2, 4, requires_grad=True)
+    call = capture(tmp_path, model, x, level=level)["Module.scaled.Scaled.forward.0"]
+    found = {".".join(leaf.path): leaf.value for leaf in call.leaves() if leaf.section == "kwargs"}
+    assert list(found) == ["scale", "masks.added", "buffer", "mode"]
+    assert found["mode"] == ScalarValue("str", "sum")
+    for key, tensor in (("scale", x * 2), ("masks.added", x.sin()), ("buffer", torch.ones(3))):
+        value = found[key]
+        assert isinstance(value, TensorValue)
+        assert value.norm == pytest.approx(tensor.norm().item())
+
+
+def test_inputs_given_by_name_have_their_gradients_behind_the_others(tmp_path: Path) -> None:
+    model = Model()
+    x = torch.randn(2, 4, requires_grad=True)
+    parts = [x.detach() * 1, x.detach() * 2, x.detach().sin()]
+    given = [part.requires_grad_() for part in parts]
+    out = model.scaled.linear(given[0]) * given[1] + given[2]
+    expected = torch.autograd.grad(out.exp().sum(), given)
+    call = capture(tmp_path, model, x, level="L0")["Module.scaled.Scaled.backward.0"]
+    assert call.outputs is not None and len(call.outputs) == 4
+    for value, gradient in zip(call.outputs, expected, strict=False):
+        assert isinstance(value, TensorValue)
+        assert value.norm == pytest.approx(gradient.norm().item(), rel=1e-5)
+    assert call.outputs[3] is None
+
+
+@pytest.mark.parametrize(
+    ("data_mode", "has_gradients"),
+    [
+        (["backward"], True),
+        (["backward", "output"], True),
+        (["output"], True),
+        (["backward", "input"], False),
+        (["forward"], False),
+    ],
+)
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_gradients_of_parameters_are_an_output_of_the_backward_pass(
+    tmp_path: Path, level: str, data_mode: list[str], has_gradients: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    calls = capture(
+        tmp_path, model, torch.randn(2, 4), level=level, statistics={"data_mode": data_mode}
+    )
+    assert ("Module.0.Linear.parameters_grad" in calls) == has_gradients
+    assert any(".forward" in name for name in calls) == ("backward" not in data_mode)
+
+
+def test_a_list_of_backward_calls_alone_has_their_modules_parameters_only(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3))
+    calls = capture(
+        tmp_path,
+        model,
+        torch.randn(2, 4),
+        level="L0",
+        statistics={"data_mode": ["backward"], "list": ["Module.2."]},
+    )
+    assert set(calls) == {"Module.2.Linear.backward.0", "Module.2.Linear.parameters_grad"}
