@@ -221,6 +221,19 @@ def test_the_workbook_names_the_inputs_and_what_is_unmatched(tmp_path: Path) -> 
     ]
 
 
+def test_a_step_that_cannot_be_opened_does_not_change_the_names_of_the_others(
+    tmp_path: Path,
+) -> None:
+    for side in ("a", "b"):
+        for step in (0, 1):
+            write_dump(tmp_path / side / f"step{step}" / "rank0", [call(RELU, [tensor(1)])])
+    (tmp_path / "a/step0/rank0/dump.json").write_text("")
+    result = compare(tmp_path / "a", tmp_path / "b", tmp_path / "o", advise=False)
+    assert [re.sub(r"\d{14}", "TIME", file.name) for file in result.files] == [
+        "compare_result_step1_rank0_TIME.xlsx"
+    ]
+
+
 def test_comparisons_in_a_row_do_not_replace_each_others_files(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "a", [call(RELU, [tensor(1)])])
     results = [compare(dump, dump, tmp_path / "o", first_difference=True) for _ in range(3)]

@@ -34,6 +34,7 @@ from tensorprobe.compare.result import ComparisonResult, PartResult
 from tensorprobe.errors import ConfigError, DumpError, ReportError, TensorprobeError
 from tensorprobe.store import Dump, open_dump
 from tensorprobe.store.json_text import collector_paused
+from tensorprobe.store.locate import place_of
 from tensorprobe.textfile import show_path
 
 __all__ = ["compare", "compare_inputs"]
@@ -235,13 +236,15 @@ def _files_of(
     is_above = candidate.path not in (pair.candidate.path, pair.candidate.path.parent)
     # The users of compare.json know the files of a step folder by `_rank`, also of one process.
     has_rank = info.rank is not None or (names_rank and info.process is None)
-    is_many = len(candidate.parts) > 1 or (has_rank and is_above)
+    # What could not be opened counts too: it must not change how the others are called.
+    is_many = len(candidate.parts) + len(candidate.unopened) > 1 or (has_rank and is_above)
+    steps = {*candidate.steps, *(place_of(gap).step for gap in candidate.unopened)} - {None}
     rank = ""
     if is_many:
         rank = f"_rank{'' if info.rank is None else info.rank}"
         if info.rank is None and info.process is not None:
             rank = f"_proc{info.process}"
-        if len(candidate.steps) > 1:
+        if len(steps) > 1:
             rank = f"_step{info.step}{rank}"
     stem = ("debug_" if is_saved else "") + "compare_result" + rank
     return PartFiles(output, stem, timestamp, f"_debug{rank}" if is_saved and rank else rank)
