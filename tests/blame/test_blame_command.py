@@ -141,6 +141,23 @@ def test_a_weight_whose_checksum_differs_is_named(
     assert told["kind"].startswith("state: ")
 
 
+@pytest.mark.parametrize("levels", [("L0", "mix"), ("mix", "L1"), ("L1", "mix"), ("mix", "L0")])
+def test_what_one_level_does_not_record_is_no_missing_call(
+    tmp_path: Path, levels: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = Kernels(aten.addmm, 1, scaled(1.5))
+    pair = [
+        str(capture(tmp_path / name, kernel, level=level, task="statistics"))
+        for name, kernel, level in (("a", kernels, levels[0]), ("b", None, levels[1]))
+    ]
+    assert main(["blame", *pair, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    wanted = "Module.second.Linear.forward.0" if "L0" in levels else "Functional.linear.1.forward"
+    assert told["culprit"] == wanted
+    assert not {"missing call", "extra call"} & {suspect["kind"] for suspect in told["suspects"]}
+    assert any("captured at level" in note for note in told["notes"])
+
+
 def test_modules_around_the_culprit_are_not_listed_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

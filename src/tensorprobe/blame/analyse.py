@@ -22,7 +22,7 @@ from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.operations import RANDOM, operation_of
-from tensorprobe.blame.order import CallPair, Phase, open_sides, pair_calls
+from tensorprobe.blame.order import CallPair, Phase, kinds_of_both, open_sides, pair_calls
 from tensorprobe.blame.own_backward import OwnBackward, find_own_backward
 from tensorprobe.blame.passed_on import is_fed_unseen, is_handed_on, without_handed_on
 from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
@@ -296,9 +296,13 @@ def _collect(
     """Return the suspects in the order of the run."""
     states = {use.call: distance for use, distance in start.places} if start.kind == "state" else {}
     found: list[Suspect] = []
+    kinds = kinds_of_both(pairs)
+    is_alone = any(pair.candidate is None or pair.reference is None for pair in pairs)
+    has_consequences = is_alone and _has_consequences(pairs, agreements)
     for pair in pairs:
         if pair.candidate is None or pair.reference is None:
-            if (suspect := _judge_sequence(pair, pairs, agreements, walk)) is not None:
+            is_told = has_consequences and pair.name.startswith("Module.") in kinds
+            if is_told and (suspect := _judge_sequence(pair, pairs, agreements, walk)) is not None:
                 found.append(suspect)
             continue
         unexplained = walk.unexplained.get(pair.name)
@@ -405,7 +409,7 @@ def _judge_sequence(
     walk: Walk,
 ) -> Suspect | None:
     """Suspect a call that only one run has if what follows it starts from other values."""
-    if pair.phase == "backward" or not _has_consequences(pairs, agreements):
+    if pair.phase == "backward":
         return None
     behind = (p for p in pairs[pair.position + 1 :] if p.candidate and p.reference)
     for follower in itertools.islice(behind, 5):

@@ -22,6 +22,7 @@ __all__ = [
     "CallPair",
     "Phase",
     "forward_name",
+    "kinds_of_both",
     "open_sides",
     "pair_calls",
     "phase_of",
@@ -72,6 +73,16 @@ def forward_name(name: str) -> str:
     if isinstance(call, ParameterGradients):
         return str(ModuleCall(call.path, call.class_name, "forward", call.number or 0))
     return forward_of(name)
+
+
+def kinds_of_both(pairs: Sequence[CallPair]) -> set[bool]:
+    """Return which kinds of calls both runs recorded at all: modules (True), others (False).
+
+    A run that was captured at level L1 has no modules, one at L0 has nothing else.
+    """
+    ours = {pair.name.startswith("Module.") for pair in pairs if pair.candidate is not None}
+    theirs = {pair.name.startswith("Module.") for pair in pairs if pair.reference is not None}
+    return ours & theirs
 
 
 def stretch_around(position: int, pairs: Sequence[CallPair]) -> list[CallPair]:
