@@ -110,6 +110,22 @@ def test_a_compare_json_prints_a_line_per_call_unless_told_not_to(
     assert f"{RELU}:" not in capsys.readouterr().out
 
 
+def test_runs_of_which_a_rank_is_missing_do_not_just_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side, ranks in (("a", 2), ("b", 1)):
+        for rank in range(ranks):
+            calls = [call(RELU, [tensor(1.0)], [tensor(1.0)])]
+            write_dump(tmp_path / side / "step0" / f"rank{rank}", calls)
+    pair = str(tmp_path / "a"), str(tmp_path / "b")
+    assert main(["compare", *pair, "-o", str(tmp_path / "o")]) == 2
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0] == "verdict     both runs agree in everything that was recorded"
+    assert lines[1].startswith("note        not everything could be compared")
+    assert "missing: step0/rank1 is not in the reference" in captured.err
+
+
 def test_what_is_missing_is_said_and_gives_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

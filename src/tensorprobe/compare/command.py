@@ -21,6 +21,7 @@ from tensorprobe.report.compare_text import (
 __all__ = ["compare_dumps"]
 
 _EXAMPLES = 3
+_NOT_ALL = "note        not everything could be compared; what is missing is named at the end"
 _KINDS = {"tensor": "real data", "statistics": "statistics", "md5": "checksums"}
 
 
@@ -83,7 +84,7 @@ def compare_dumps(
     missing = _missing(result)
     answer = result.answer
     if answer is not None and answer.lines:
-        print_answer(answer.lines)
+        print_answer((*answer.lines, *((_NOT_ALL,) if missing else ())))
     # One answer, not two: who is at fault says more than what the first failure looks like.
     is_settled = answer is not None and answer.is_settled
     parts = [_summary(part, with_advice=not is_settled) for part in result.parts]
