@@ -527,6 +527,11 @@ def test_a_long_value_is_shortened(tmp_path: Path) -> None:
             "statistics.sumary_mode is an unknown field; did you mean 'summary_mode'?",
         ),
         (
+            {"sumary_mode": "md5"},
+            "sumary_mode is an unknown field; did you mean 'summary_mode' in the block of the "
+            "task, such as 'statistics'?",
+        ),
+        (
             {"summary_mode": "md5"},
             "summary_mode stands in the wrong place; move it to the block of the task, "
             "such as 'statistics'",

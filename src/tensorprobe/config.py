@@ -245,6 +245,9 @@ def _check_fields(place: _Place, known: set[str], notices: list[str]) -> None:
                 raise ConfigError(f"{shown} stands in the wrong place; move it to {home}")
         if near := _find_near(name, known.union(_IGNORED), cutoff=0.75):
             raise ConfigError(f"{shown} is an unknown field; did you mean {near!r}?")
+        for home, names in _HOMES.items():
+            if near := _find_near(name, names, cutoff=0.85):
+                raise ConfigError(f"{shown} is an unknown field; did you mean {near!r} in {home}?")
         notices.append(f"{shown} has no effect: no field of this name is known")
 
 

@@ -52,3 +52,20 @@ def test_a_failed_record_is_told_once_and_listed_in_the_dump(
     assert sum("the shard is gone" in gap.problem for gap in dump.gaps) >= 1
     assert "the shard is gone" in (tmp_path / "step0/rank/dump_error_info.log").read_text()
     assert "Module.inner.Linear.forward.1" in [call.name for call in dump]
+
+
+def test_what_fails_in_every_step_is_told_of_a_few(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Model()
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    for _ in range(6):
+        debugger.start(model)
+        model(Unreadable()).sum().backward()
+        debugger.stop()
+        debugger.step()
+    told = [r.getMessage() for r in caplog.records if "could not be recorded" in r.getMessage()]
+    assert len(told) == 3
+    assert [message.endswith("is told no more") for message in told] == [False, False, True]
+    assert all("the shard is gone" in gap.problem for gap in open_dump(tmp_path).gaps)
+    assert len(open_dump(tmp_path).gaps) >= 6

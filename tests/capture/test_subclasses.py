@@ -258,3 +258,10 @@ def test_vmap_passes(tmp_path: Path) -> None:
     assert torch.equal(out, x * 2)
     assert torch.equal(gradient, torch.full((2, 3), 2.0))
     assert not list(tmp_path.rglob("dump_error_info.log"))
+    records = {record.name: record for record in open_dump(tmp_path)}
+    forms = []
+    for number in (0, 1):
+        (value,) = records[f"Module.Passing.forward.{number}"].inputs or ()
+        assert isinstance(value, TensorValue) and value.max is None
+        forms.append(value.form)
+    assert forms == ["torch.func: BatchedTensor", "torch.func: GradTrackingTensor"]

@@ -28,6 +28,7 @@ from tensorprobe.capture.custom_apis import CustomApis
 from tensorprobe.capture.dataloader import DataLoaderWatcher
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.named_models import named_models
+from tensorprobe.capture.notices import Notices
 from tensorprobe.capture.overflows import OverflowCount
 from tensorprobe.capture.process import current_rank
 from tensorprobe.capture.session import Session
@@ -126,7 +127,8 @@ class PrecisionDebugger:
         # Whether the session's watchers are on, and whose thread they belong to.
         self._opened_by: int | None = None
         self._due_steps: set[int] = set()
-        self._told: set[str] = set()
+        self._notices = Notices()
+        self._tell = self._notices.tell
         # In a `with` block a step begins where the one before has ended.
         self._keeps_going = False
         self._entered_at = self.captured_steps = 0
@@ -398,7 +400,7 @@ class PrecisionDebugger:
                 step=self._step,
                 rank=rank,
                 run=self._run.mark(self._config.dump_path, self._step, rank, self._tell),
-                tell=_LOG.warning,
+                tell=self._notices.tell_of_step,
                 tell_once=self._tell,
                 transport=self._transport,
                 overflows=self._overflows,
@@ -436,12 +438,6 @@ class PrecisionDebugger:
                 f"{what}() met trouble of its own ({type(err).__name__}: {err}); the run goes on, "
                 "the capture may miss something"
             )
-
-    def _tell(self, message: str) -> None:
-        # A mistake in a training loop is made again and again.
-        if message not in self._told:
-            self._told.add(message)
-            _LOG.warning("%s", message)
 
     # --- what starts and stops by itself -----------------------------------------------------
 

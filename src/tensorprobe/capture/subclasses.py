@@ -4,7 +4,7 @@
     AsyncCollectiveTensor   its data once it has been waited for; we never wait for it
     nested, sparse      the values that they hold
     a class of the user's   its own memory, or the tensors that it says it is made of
-    meta, fake, and any other   type and shape
+    meta, fake, of torch.func, and any other   type and shape
 
 No code of a class is run but `__tensor_flatten__`, which is made for this: neither its
 `__torch_function__` nor its `__torch_dispatch__` notices that somebody looked.
@@ -88,8 +88,11 @@ def _form_of(
         if getattr(tensor, "completed", False):
             return name, tensor.elem
         return f"{name}, not complete when it was seen", None
-    if name == "FakeTensor" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if name == "FakeTensor":
         return name, None
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        is_batch = torch._C._functorch.is_batchedtensor(tensor)
+        return f"torch.func: {'BatchedTensor' if is_batch else 'GradTrackingTensor'}", None
     if tensor.is_nested:
         jagged = getattr(tensor, "_values", None)
         is_jagged = isinstance(jagged, torch.Tensor)

@@ -1,0 +1,36 @@
+"""What the user is told during a run, each thing once, or a few times where it differs by step."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+
+__all__ = ["Notices"]
+
+_LOG = logging.getLogger("tensorprobe")
+# What goes wrong in each of many thousand steps is known after so many.
+_OFTEN = 3
+
+
+class Notices:
+    """Remembers what it has told."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._kinds: Counter[str] = Counter()
+
+    def tell(self, message: str) -> None:
+        """Tell something; a mistake in a training loop is made again and again."""
+        if message not in self._told:
+            self._told.add(message)
+            _LOG.warning("%s", message)
+
+    def tell_of_step(self, message: str) -> None:
+        """Tell something of one step; no more once it was told of several, whatever its numbers."""
+        kind = re.sub(r"\d+", "0", message)
+        self._kinds[kind] += 1
+        if self._kinds[kind] < _OFTEN:
+            _LOG.warning("%s", message)
+        elif self._kinds[kind] == _OFTEN:
+            _LOG.warning("%s; the same of later steps is told no more", message)
