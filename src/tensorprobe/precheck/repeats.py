@@ -109,7 +109,7 @@ class Repeats:
         generator = torch.Generator().manual_seed(sides.seed)
         size = sum(tensor.numel() for tensor in sides.inputs())
         by_steps = self._is_noisy_inside
-        moves_inputs = inputs_only or (by_steps and not self._is_half_of_one_number())
+        moves_inputs = inputs_only or (by_steps and not self._is_half_by_element())
         for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
             mode: AbstractContextManager[Any] = nullcontext()
             if not inputs_only:
@@ -163,14 +163,17 @@ class Repeats:
             return whole.unit + walk * rounding_unit(torch.float32)
         return whole.unit * walk
 
-    def _is_half_of_one_number(self) -> bool:
-        """Whether each element is a function of one other one, and both are halves.
+    def _is_half_by_element(self) -> bool:
+        """Whether each element is a function of one element of each input, all of them halves.
 
         Kernels compute such a function in float32, so that only its steps and its result may be
         rounded. Every second element alone shows whether it depends on the others.
         """
         whole = self._whole
-        if whole.unit <= rounding_unit(torch.float32) or not self._is_elementwise():
+        if whole.unit <= rounding_unit(torch.float32) or whole.api_name in STEPWISE_IN_HALVES:
+            return False
+        sizes = {tensor.numel() for tensor in whole.inputs() if tensor.is_floating_point()}
+        if sizes != set(whole.result_sizes) or len(sizes) != 1:
             return False
 
         def every_second(tensor: torch.Tensor) -> torch.Tensor:
@@ -181,11 +184,14 @@ class Repeats:
             part = whole.part(every_second).reference().outputs
         except REFUSALS:
             return False
+        pairs = [
+            (every_second(one), other.reshape(-1))
+            for one, other in zip(outputs, part, strict=False)
+        ]
         return len(part) == len(outputs) and all(
-            torch.allclose(every_second(one), other.reshape(-1), equal_nan=True)
-            if one.is_floating_point() and every_second(one).numel() == other.numel()
-            else False
-            for one, other in zip(outputs, part, strict=True)
+            one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
+            for one, other in pairs
+            if one.is_floating_point()
         )
 
     def _is_elementwise(self) -> bool:
