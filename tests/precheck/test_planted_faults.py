@@ -166,6 +166,35 @@ def test_a_planted_fault_is_an_error_and_a_right_operator_is_none(
             assert result.forward == "pass"
 
 
+_STEEP = [
+    op(T, "log", lambda f, x: f(x(16, 32).abs())),
+    op(T, "tan", lambda f, x: f(x(16, 32))),
+    op(T, "digamma", lambda f, x: f(x(16, 32))),
+    op(T, "lgamma", lambda f, x: f(x(16, 32))),
+    op(T, "xlogy", lambda f, x: f(x(5), x(5).detach().abs())),
+]
+
+
+@pytest.mark.parametrize("gradient_only", [False, True])
+@pytest.mark.parametrize("operator", _STEEP, ids=lambda operator: str(operator.name))
+def test_a_fault_of_a_steep_function_is_no_matter_of_its_inputs(
+    operator: Operator, gradient_only: bool, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rounding of the inputs would move the result as far; but nothing rounds them."""
+    part = captured(operator, torch.float16, capture)
+    checker = Checker(part, torch.device("cpu"))
+    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    right = checker.check(name)
+    assert "error" not in (right.forward, right.backward), right
+    wrong = faulty(
+        getattr(operator.home, operator.name), torch.float16, gradient_only=gradient_only
+    )
+    callables._find.cache_clear()
+    monkeypatch.setattr(operator.home, operator.name, wrong)
+    result = checker.check(name)
+    assert (result.backward if gradient_only else result.forward) == "error", result
+
+
 _SHORT = [
     op(M, "sum", lambda f, x: f(x(16, 32).abs())),
     op(F, "mse_loss", lambda f, x: f(x(16, 32), x(16, 32))),

@@ -109,11 +109,12 @@ class Repeats:
         generator = torch.Generator().manual_seed(sides.seed)
         size = sum(tensor.numel() for tensor in sides.inputs())
         by_steps = self._is_noisy_inside
+        moves_inputs = inputs_only or (by_steps and not self._is_half_by_element())
         for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
             mode: AbstractContextManager[Any] = nullcontext()
             if not inputs_only:
                 mode = RoundingNoise(sides.noisy_dtype, sides.unit, generator, by_steps=by_steps)
-            noise = Noise(generator, mode, inputs_only or by_steps, self._input_unit())
+            noise = Noise(generator, mode, moves_inputs, self._input_unit())
             try:
                 side = sides.reference(noise)
                 if sides.sent:
@@ -161,6 +162,37 @@ class Repeats:
         if whole.unit > rounding_unit(torch.float32):
             return whole.unit + walk * rounding_unit(torch.float32)
         return whole.unit * walk
+
+    def _is_half_by_element(self) -> bool:
+        """Whether each element is a function of one element of each input, all of them halves.
+
+        Kernels compute such a function in float32, so that only its steps and its result may be
+        rounded. Every second element alone shows whether it depends on the others.
+        """
+        whole = self._whole
+        if whole.unit <= rounding_unit(torch.float32) or whole.api_name in STEPWISE_IN_HALVES:
+            return False
+        sizes = {tensor.numel() for tensor in whole.inputs() if tensor.is_floating_point()}
+        if sizes != set(whole.result_sizes) or len(sizes) != 1:
+            return False
+
+        def every_second(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.reshape(-1)[::2] if tensor.is_floating_point() else tensor
+
+        try:
+            outputs = whole.reference().outputs
+            part = whole.part(every_second).reference().outputs
+        except REFUSALS:
+            return False
+        pairs = [
+            (every_second(one), other.reshape(-1))
+            for one, other in zip(outputs, part, strict=False)
+        ]
+        return len(part) == len(outputs) and all(
+            one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
+            for one, other in pairs
+            if one.is_floating_point()
+        )
 
     def _is_elementwise(self) -> bool:
         floats = [tensor for tensor in self._whole.inputs() if tensor.is_floating_point()]
