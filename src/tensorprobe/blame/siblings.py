@@ -71,7 +71,7 @@ class Siblings:
         self.is_quiet = True
         self._calls = 0
         self._elements: dict[_Kind, int] = {}
-        self._norms: dict[_Kind, list[float]] = {}
+        self._norms: dict[_Kind, tuple[int, float]] = {}
         self._most: dict[_Kind, tuple[float, float]] = {}
         self._shapes: set[tuple[_Kind, tuple[tuple[int, ...], ...]]] = set()
 
@@ -120,7 +120,7 @@ class Siblings:
         unit = 2.0 ** -significant_bits(output.candidate.dtype)
         if not output.value >= unit or any(distance.value != 0 for distance in given):
             return None
-        siblings = len(self._norms.get(_kind(pair, output), ()))
+        siblings, _ = self._norms.get(_kind(pair, output), (0, 0.0))
         is_rare = self._calls >= _LONG_SILENCE and siblings >= _ENOUGH_SIBLINGS
         if not is_rare and output.value <= 2 * unit and _count_moved(output) < _ENOUGH_MOVED:
             return None
@@ -141,15 +141,15 @@ class Siblings:
             return None
         if operation_of(pair.name) in EXACT and pair.phase == "forward":
             return None  # A part may have moved by more than the whole.
-        siblings = self._norms.get(_kind(pair, output), [])
-        if len(siblings) < _ENOUGH_SIBLINGS:
+        siblings, most = self._norms.get(_kind(pair, output), (0, 0.0))
+        norm = _norm(output)
+        if siblings < _ENOUGH_SIBLINGS or norm <= most:
             return None
         inherited = max(map(_norm, given))
         times = _NORMS if bits <= _SHORT else _LONG_NORMS
         rounded = max(2.0**-bits, work) / math.sqrt(count_rows(output))
-        limit = times * (resolutions(output)[1] + rounded + max(inherited, *siblings))
+        limit = times * (resolutions(output)[1] + rounded + max(inherited, most))
         limit += _HIDDEN * hidden
-        norm = _norm(output)
         return Unexplained(output, limit, inherited, norm / limit) if norm > limit else None
 
     def excuse(self, pair: CallPair, found: Unexplained) -> bool:
@@ -171,7 +171,8 @@ class Siblings:
         for output in floats if is_sound else ():
             kind = _kind(pair, output)
             if math.isfinite(output.value):
-                self._norms.setdefault(kind, []).append(_norm(output))
+                siblings, most = self._norms.get(kind, (0, 0.0))
+                self._norms[kind] = siblings + 1, max(most, _norm(output))
                 family = _family(pair, output)
                 whole, average = self._most.get(family, (0.0, 0.0))
                 averages = max(output.averages, default=0.0)

@@ -82,14 +82,18 @@ class Unseen:
 
     def _bits_of(self, pair: CallPair, distance: Distance) -> int:
         """Return the bits of an input; one that no call made may have come from any before."""
-        known = self._known(distance)
-        if not is_float(distance.candidate) or statistics_key(distance.candidate) in self._bits:
-            return known
+        if not is_float(distance.candidate):
+            return _EXACT
+        own = significant_bits(distance.candidate.dtype)
+        key = statistics_key(distance.candidate)
+        known = None if key is None else self._bits.get(key)
+        if known is not None:
+            return min(own, known)
         if pair.phase == "forward":
             places = PARAMETER_PLACES.get(operation_of(pair.name), ())
             if distance.place in places or not distance.candidate.requires_grad:
-                return known
-        return min(known, self._fewest.get(pair.phase, known))
+                return own
+        return min(own, self._fewest.get(pair.phase, own))
 
     def _known(self, distance: Distance) -> int:
         if not is_float(distance.candidate):

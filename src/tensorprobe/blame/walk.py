@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
 from tensorprobe.blame.explain import Background, Unexplained, explain_call
-from tensorprobe.blame.operations import MATRIX, operation_of
+from tensorprobe.blame.operations import MANY_STEPS, MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.siblings import Siblings
 from tensorprobe.blame.unseen import Unseen
@@ -121,6 +121,8 @@ class Walk:
             if any(not d.value <= 64 * own for d in agreement.inputs):
                 continue
             if explain_call(pair, agreement, None, Background(), 0.0) is None:
+                if operation_of(pair.name) in MANY_STEPS:
+                    continue  # Libraries choose for recurrent networks on their own.
                 return 0.0
             found = explain_call(pair, agreement, None, Background(), TF32)
             return TF32 if found is None else 0.0
