@@ -32,6 +32,7 @@ __all__ = ["Answer", "Order", "run_orders"]
 # So that a worker need not wait for its next call.
 _AHEAD = 4
 _START_SECONDS = 600.0
+_MANY_THREADS = 8
 _HINTS = {
     signal.SIGILL: "; some processors announce instructions that they lack: set "
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 and try again",
@@ -140,7 +141,7 @@ class _Worker:
                 str(answer_write),
             ],
             pass_fds=(order_read, answer_write),
-            env=_environment(),
+            env=_environment(settings["threads"]),
             stdin=subprocess.DEVNULL,
             stdout=self._errors,
             stderr=self._errors,
@@ -251,19 +252,16 @@ class _Worker:
         return lines[-1] if lines else "it said nothing"
 
 
-def _environment() -> dict[str, str]:
+def _environment(threads: int) -> dict[str, str]:
     """Return our environment, in which a worker finds this very package.
 
-    Torch takes memory for large tensors in large pages there: many are made and used once, and to
-    get a small page from the system takes longer than to fill it.
+    Where it has many threads, torch takes memory for large tensors in large pages: they are made
+    and used once, and the threads would wait for each other to get small pages from the system.
     """
     here = str(Path(tensorprobe.__file__).parent.parent)
     paths = [path for path in (here, os.environ.get("PYTHONPATH", "")) if path]
-    return {
-        "THP_MEM_ALLOC_ENABLE": "1",
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
+    large_pages = {"THP_MEM_ALLOC_ENABLE": "1"} if threads >= _MANY_THREADS else {}
+    return {**large_pages, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _cause_of_death(code: int) -> str:
