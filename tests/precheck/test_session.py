@@ -89,6 +89,12 @@ def verdicts(report: PrecheckReport) -> dict[str, str]:
     return {line.name: line.verdict for line in report.lines}
 
 
+def test_a_device_that_is_not_there_leaves_no_files(train: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="toaster"):
+        tensorprobe.precheck(train, tmp_path / "o", devices=["toaster"])
+    assert not list((tmp_path / "o").glob("*.csv"))
+
+
 @pytest.mark.parametrize("data", [None, "real", "random"])
 def test_a_right_device_has_no_errors(train: Path, tmp_path: Path, data: str | None) -> None:
     report = tensorprobe.precheck(train, tmp_path / "out", devices=["cpu"], data=data)

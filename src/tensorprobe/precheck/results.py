@@ -97,6 +97,7 @@ class ResultFiles:
             raise ReportError(
                 f"{err.filename or folder} cannot be written: {err.strerror}"
             ) from err
+        self._is_empty = not self.done
         if not details_end:
             self._append(self._details, [DETAIL_TITLES], mark=_MARK)
         if not result_end:
@@ -108,9 +109,14 @@ class ResultFiles:
     def __exit__(self, *error: object) -> None:
         self._result.close()
         self._details.close()
+        if error[0] is not None and self._is_empty:
+            # It failed before the first call: nobody wants to resume that.
+            for path in (self.result_path, self.details_path):
+                path.unlink(missing_ok=True)
 
     def write(self, shown_name: str, result: CallResult) -> None:
         """Add one call: its details, then its verdict."""
+        self._is_empty = False
         self._append(self._details, [_detail_cells(row) for row in result.rows])
         verdicts = (shown_name, result.forward, result.backward or " ", result.message)
         self._append(self._result, [verdicts])
