@@ -336,9 +336,12 @@ def is_uninitialised(text: str) -> bool:
 
     >>> is_uninitialised("Torch.empty.0.forward"), is_uninitialised("Torch.zeros.0.forward")
     (True, False)
+    >>> is_uninitialised("Aten.empty.memory_format.0.forward")
+    True
     """
     api, _, direction = text.rpartition(".")
-    name = api.rpartition(".")[0].partition(".")[2]
+    # Of a kernel the name of its overload follows.
+    name = api.rpartition(".")[0].partition(".")[2].partition(".")[0]
     return direction == "forward" and name in UNINITIALISED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from precheck_models import Capture, capture_into, unseen
 from torch.nn import functional
 
+from tensorprobe.precheck import callables
 from tensorprobe.precheck.checker import Checker
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import plan_calls
@@ -290,3 +291,64 @@ def test_a_gradient_that_is_known_to_be_zero_is_zero(capture: Capture) -> None:
 
     result = only(check(capture(run)), "sgn")
     assert (result.forward, result.backward) == ("pass", "pass")
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
+    """Return what puts another function in the place of `torch.tanh`."""
+
+    def put(function: Any) -> None:
+        callables._find.cache_clear()
+        monkeypatch.setattr(torch, "tanh", function)
+
+    yield put
+    callables._find.cache_clear()
+
+
+def test_a_wrong_function_of_one_number_is_no_long_sum(
+    capture: Capture, plant: Callable[[Any], None]
+) -> None:
+    given = x(64, 64, dtype=torch.bfloat16)
+    part = capture(lambda: torch.tanh(given))
+    assert only(check(part), "tanh").forward == "pass"
+    right = torch.tanh
+
+    def wrong(tensor: torch.Tensor) -> torch.Tensor:
+        result = right(tensor)
+        signs = 1 - 2 * (torch.arange(result.numel()) % 2).reshape(result.shape)
+        is_half = result.dtype is torch.bfloat16
+        return (result * (1 + 0.01 * signs)).to(result.dtype) if is_half else result
+
+    plant(wrong)
+    result = only(check(part), "tanh")
+    assert result.forward == "error"
+    assert "sums of" not in result.message
+
+
+def test_a_device_that_fails_where_the_cpu_does_not_is_an_error(
+    capture: Capture, plant: Callable[[Any], None]
+) -> None:
+    given = x(8, 8)
+    part = capture(lambda: torch.tanh(given))
+    right = torch.tanh
+
+    def failing(reason: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        def run(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.dtype is torch.float32:
+                raise RuntimeError(reason)
+            return right(tensor)
+
+        return run
+
+    plant(failing("launch failure"))
+    result = only(check(part), "tanh")
+    assert result.forward == "error"
+    assert "launch failure; the CPU runs it" in result.message
+    plant(failing("\"tanh\" not implemented for 'Float'"))
+    assert only(check(part), "tanh").forward == "SKIP"
+
+
+def test_memory_as_it_was_found_is_not_judged_at_l2_either(capture: Capture) -> None:
+    part = capture(lambda: torch.empty(4, 4).fill_(1.0), level="L2")
+    results = {name: result.forward for name, result in check(part).items() if "empty" in name}
+    assert results and set(results.values()) == {"SKIP"}

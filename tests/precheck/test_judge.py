@@ -31,6 +31,17 @@ def test_a_small_scale_error_is_an_error(dtype: torch.dtype, fault: float) -> No
     assert judgement.excess > 1
 
 
+def test_errors_of_a_long_sum_of_halves_point_both_ways() -> None:
+    truth = randn(4096)
+    noise = torch.randn(4096, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    both = (truth * (1 + 0.01 * noise)).to(torch.bfloat16)
+    assert judge_output(both, truth, length=64, noise=()).verdict == "warning"
+    upwards = (truth + 0.01 * truth.abs()).to(torch.bfloat16)
+    assert judge_output(upwards, truth, length=64, noise=()).verdict == "error"
+    # Where nothing is added up no sum explains it.
+    assert judge_output(both, truth, length=1, noise=()).verdict == "error"
+
+
 def test_one_wrong_element_in_a_million_is_an_error_although_all_ratios_hold() -> None:
     truth = randn(1_000_000)
     wrong = truth.float()

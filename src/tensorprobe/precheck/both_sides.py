@@ -8,6 +8,7 @@ inputs ─► device, recorded dtype (under autocast if the result shows that it
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -39,7 +40,15 @@ from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.summary.host import send
 
-__all__ = ["REFUSALS", "BothSides", "CannotJudgeError", "GradientsFor", "LoadInputs", "Noise"]
+__all__ = [
+    "REFUSALS",
+    "BothSides",
+    "CannotJudgeError",
+    "DeviceRefusesError",
+    "GradientsFor",
+    "LoadInputs",
+    "Noise",
+]
 
 LoadInputs = Callable[[], Sequence[torch.Tensor]]
 GradientsFor = Callable[[Sequence[torch.Tensor]], Sequence["torch.Tensor | None"]]
@@ -60,8 +69,26 @@ class Noise(NamedTuple):
     input_unit: float
 
 
+# What torch says where a device has no kernel of that kind.
+_UNABLE = re.compile(
+    "not (yet )?(implemented|supported|available)|NotImplemented|out of memory", re.I
+)
+
+
 class CannotJudgeError(Exception):
     """The call cannot be judged; the message is the reason."""
+
+
+class DeviceRefusesError(CannotJudgeError):
+    """The device did not run the call.
+
+    Attributes:
+        is_unable: whether it has no such kernel, or the dump did not hold all of the call.
+    """
+
+    def __init__(self, message: str, *, is_unable: bool) -> None:
+        super().__init__(message)
+        self.is_unable = is_unable
 
 
 class BothSides:
@@ -155,7 +182,7 @@ class BothSides:
         """Make the call on the device.
 
         Raises:
-            CannotJudgeError: the device refuses it.
+            DeviceRefusesError: it does not run there.
         """
         side = self._try_candidate()
         first = self._record.outputs[0] if self._record.outputs else None
@@ -177,7 +204,9 @@ class BothSides:
         except REFUSALS as err:
             is_final = self.copies_leaves or not self._wants_gradients
             if is_final or not isinstance(err, RuntimeError):
-                raise CannotJudgeError(self._refusal("the device", err)) from err
+                refusal = self._refusal("the device", err)
+                is_unable = refusal.startswith("the dump") or bool(_UNABLE.search(refusal))
+                raise DeviceRefusesError(refusal, is_unable=is_unable) from err
         # Perhaps it writes into a leaf, which only a copy allows.
         self.copies_leaves = True
         return self._try_candidate()

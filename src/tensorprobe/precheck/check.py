@@ -19,6 +19,7 @@ from tensorprobe.precheck.both_sides import (
     REFUSALS,
     BothSides,
     CannotJudgeError,
+    DeviceRefusesError,
     GradientsFor,
     LoadInputs,
 )
@@ -135,7 +136,7 @@ def check_call(
         watch: takes the time; it may have begun before.
     """
     watch = watch or Stopwatch()
-    if name.api_name.rpartition(".")[2] in UNINITIALISED:
+    if UNINITIALISED & set(name.api_name.split(".")):
         return CheckedCall("SKIP", message="the result is uninitialised memory")
     try:
         with watch.phase("prepare"):
@@ -170,7 +171,12 @@ class _Check:
 
     def run(self) -> CheckedCall:
         """Run both sides and judge what they gave."""
-        candidate = self._sides.run_candidate()
+        try:
+            candidate = self._sides.run_candidate()
+        except DeviceRefusesError as err:
+            if err.is_unable or not self._runs_on_the_cpu():
+                raise
+            return CheckedCall("error", message=f"{err}; the CPU runs it")
         if not candidate.outputs:
             raise CannotJudgeError("the call returns nothing that could be compared")
         if candidate.drew_random:
@@ -195,6 +201,13 @@ class _Check:
             device_seconds=candidate.seconds,
             reference_seconds=reference.seconds,
         )
+
+    def _runs_on_the_cpu(self) -> bool:
+        try:
+            self._sides.run_reference()
+        except CannotJudgeError:
+            return False
+        return True
 
     # --- outputs and gradients ---------------------------------------------------------------
 
@@ -255,6 +268,11 @@ class _Check:
         )
         with self._watch.phase("measure"):
             judgement = judged(ours, theirs)
+            is_doubtful = judgement.verdict != "pass" or judgement.message
+            if is_doubtful and self._repeats.is_half_by_element:
+                # Nothing is added up.
+                judged = partial(judged, length=1)
+                judgement = judged(ours, theirs)
             if judgement.verdict != "error":
                 return CheckedOutput(place, ours, theirs, judgement)
             if is_worth_a_sample(self._name.api_type, ours):

@@ -79,6 +79,10 @@ _MOST_OWN_SUM = 12.0
 _OWN_SUM_ELEMENT = 8.0
 # In fewer elements errors do not cancel.
 _MANY = 16
+# The mean of errors that point both ways is a smaller share of their size than this, and so many of
+# them show it.
+_ONE_WAY = 0.25
+_MOST_SIGNS = 1 << 20
 # One element may be this many times as far off as the whole.
 _ELEMENT = 4.0
 # A result may be this many times as far from the precise one as rounding noise moves that.
@@ -180,7 +184,8 @@ def judge_output(
     if is_next and _is_rounded_twice(candidate, reference):
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
-    if _is_own_sum(dtype, numbers, length, is_gradient=is_gradient):
+    is_own_sum = _is_own_sum(dtype, numbers, length, is_gradient=is_gradient)
+    if is_own_sum and not _points_one_way(candidate, reference):
         return judgement("warning", why, missed, f"a sum that is kept in {dtype} explains it")
     if _is_noise(candidate, reference, dtype, noise):
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
@@ -257,7 +262,7 @@ def _is_own_sum(
     """
     pair, unit = numbers.pair, rounding_unit(dtype)
     is_few = pair.count < _MANY
-    if dtype not in _ROUNDINGS or numbers.distance is None:
+    if length <= 1 or dtype not in _ROUNDINGS or numbers.distance is None:
         return False
     if is_few and not (is_gradient and length >= _MANY):
         return False
@@ -272,6 +277,20 @@ def _is_own_sum(
     size = pair.reference_squares
     drift = abs(pair.dot / size - 1) if size else math.inf
     return drift <= _LEAST_DRIFT[dtype] * unit
+
+
+def _points_one_way(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Whether most errors have one sign, which those of rounding have not."""
+    step = max(1, candidate.numel() // _MOST_SIGNS)
+    ours, truth = (t.detach().reshape(-1)[::step] for t in (candidate, reference))
+    if ours.is_complex():
+        ours, truth = torch.view_as_real(ours), torch.view_as_real(truth)
+    error = ours.double() - truth.double()
+    error = error[torch.isfinite(error)]
+    if len(error) < _MANY:
+        return False
+    size = float(torch.linalg.vector_norm(error)) / math.sqrt(len(error))
+    return abs(float(error.mean())) > size * (_ONE_WAY + 4 / math.sqrt(len(error)))
 
 
 def _missed_limits(dtype: torch.dtype, numbers: OutputNumbers) -> str:
@@ -302,7 +321,8 @@ def _describe_excess(dtype: torch.dtype, numbers: OutputNumbers, limit: float, l
             f"element {pair.max_abs_index} is off by {pair.max_abs_error:.3g}: "
             f"{numbers.worst:.3g} of its size is over {_ELEMENT * limit:.3g}"
         )
-    return f"{' and '.join(reasons)}, the tolerance of {dtype} after sums of {length}"
+    after = f" after sums of {length}" if length > 1 else ""
+    return f"{' and '.join(reasons)}, the tolerance of {dtype}{after}"
 
 
 def _is_noise(

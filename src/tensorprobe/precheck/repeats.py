@@ -47,6 +47,15 @@ class Repeats:
         self._noisy = _Kept(self._make_noisy(), watch)
         self._moved = _Kept(self._make_moved(), watch)
         self._as_recorded = _Kept(self._run_as_recorded(), watch)
+        self._by_element: bool | None = None
+
+    @property
+    def is_half_by_element(self) -> bool:
+        """Whether each element is a function of one element of each input, all of them halves."""
+        if self._by_element is None:
+            with self._whole.watch.phase("noise"):
+                self._by_element = self._is_half_by_element()
+        return self._by_element
 
     def precise(self) -> Side | None:
         """Return the reference in float64 where it was float32, which may itself be inexact.
@@ -109,7 +118,7 @@ class Repeats:
         generator = torch.Generator().manual_seed(sides.seed)
         size = sum(tensor.numel() for tensor in sides.inputs())
         by_steps = self._is_noisy_inside
-        moves_inputs = inputs_only or (by_steps and not self._is_half_by_element())
+        moves_inputs = inputs_only or (by_steps and not self.is_half_by_element)
         for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
             mode: AbstractContextManager[Any] = nullcontext()
             if not inputs_only:
