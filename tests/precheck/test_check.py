@@ -293,6 +293,14 @@ def test_a_gradient_that_is_known_to_be_zero_is_zero(capture: Capture) -> None:
     assert (result.forward, result.backward) == ("pass", "pass")
 
 
+def test_a_random_call_says_why_its_gradients_are_not_judged(capture: Capture) -> None:
+    given = x(64, 64, grad=True)
+    part = capture(lambda: functional.gumbel_softmax(given).sum().backward())
+    result = only(check(part), "gumbel_softmax")
+    assert (result.forward, result.backward) == ("pass", "SKIP")
+    assert "what it drew" in result.message
+
+
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     """Return what puts another function in the place of `torch.tanh`."""

@@ -57,6 +57,8 @@ __all__ = ["CheckedCall", "CheckedOutput", "check_call"]
 
 # So many times the rounding error of its inputs a result must move to be ill-conditioned.
 _ILL_CONDITIONED = 4.0
+# Whose names say what a function does.
+_OF_TORCH = frozenset(("Aten", "Functional", "Tensor", "Torch"))
 # A part of the call gives what the whole gave, up to this share of a rounding error.
 _SAME = 0.25
 
@@ -370,10 +372,14 @@ class _Check:
             outputs = self._judge_draws(candidate)
         forward = [o.judgement.verdict for o in outputs if o.place.startswith("forward")]
         back = [o.judgement.verdict for o in outputs if o.place.startswith("backward")]
+        message = ""
+        if candidate.leaves and not back:
+            back = ["SKIP"]
+            message = "backward: its gradients follow from what it drew, which no two runs share"
         return CheckedCall(
             worst_verdict(forward),
             worst_verdict(back) if back else None,
-            self._summarise(outputs, "", is_random=True),
+            self._summarise(outputs, message, is_random=True),
             tuple(outputs),
             device_seconds=candidate.seconds,
         )
@@ -429,7 +435,8 @@ class _Check:
         is_odd = needs_recorded_dtype(self._name.api_name, plain.args, plain.kwargs)
         if not (sides.is_raised or is_odd or is_random):
             lines.append("the CPU has no wider form, so the reference has the recorded dtype")
-        if self._name.api_name.rpartition(".")[2] in CASTS:
+        is_torchs = self._name.api_type in _OF_TORCH
+        if is_torchs and self._name.api_name.rpartition(".")[2] in CASTS:
             lines.append("a cast is of limited value: the reference is rounded the same way")
         return "; ".join(lines)
 
