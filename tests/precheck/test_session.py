@@ -125,6 +125,21 @@ def test_statistics_alone_are_enough(capture: Capture, tmp_path: Path) -> None:
         tensorprobe.precheck(part.path, tmp_path, data="fake")
 
 
+def test_what_a_call_draws_does_not_resemble_inputs_that_were_made_up(
+    capture: Capture, tmp_path: Path
+) -> None:
+    def run() -> None:
+        with torch._C.DisableTorchFunction():
+            given = torch.randn(64, 64)
+        torch.nn.functional.gumbel_softmax(given)
+        torch.nn.functional.alpha_dropout(given, 0.3, True)
+
+    part = capture(run, task="statistics")
+    for seed in (1, 1234):
+        report = tensorprobe.precheck(part.path, tmp_path, devices=["cpu"], seed=seed)
+        assert report.counts["pass"] >= 2 and not report.has_errors, report.worst_first()
+
+
 def test_a_call_that_dies_or_hangs_costs_that_call_alone(odd_ops: Path, tmp_path: Path) -> None:
     report = tensorprobe.precheck(
         odd_ops,

@@ -144,7 +144,10 @@ class _Source:
         self._values = tensor_values(record)
         has_data = all(value.data_name is not None or not _size(value) for value in self._values)
         self._is_real = checker.data == "real" or (checker.data == "auto" and has_data)
-        self.seed = seed_of(checker.seed, str(call))
+        # Each has numbers of its own: what a call draws must not resemble what it is given.
+        self.seed = seed_of(checker.seed, f"{call} draws")
+        self._input_seed = seed_of(checker.seed, str(call))
+        self._gradient_seed = seed_of(checker.seed, f"{call} gradients")
         is_fallback = checker.data == "auto" and not has_data and checker.part.info.task == "tensor"
         self.note = "some data are missing, so all are random" if is_fallback else ""
         self._sent = self._recorded_gradients() if self._is_real else ()
@@ -167,7 +170,7 @@ class _Source:
 
     def inputs(self) -> Sequence[torch.Tensor]:
         if not self._is_real:
-            return make_inputs(self.call, self._values, self.seed)
+            return make_inputs(self.call, self._values, self._input_seed)
         return [
             self._load(value)
             if value.data_name is not None or _size(value)
@@ -179,7 +182,7 @@ class _Source:
         """Return recorded gradients where there are some that fit, else random ones."""
         recorded = self._sent
         if len(recorded) != len(outputs) or not any(recorded):
-            return make_like(outputs, self.seed)
+            return make_like(outputs, self._gradient_seed)
         found: list[torch.Tensor | None] = []
         for index, (value, output) in enumerate(zip(recorded, outputs, strict=True)):
             if not isinstance(value, TensorValue):
@@ -191,7 +194,7 @@ class _Source:
             except RebuildError:
                 gradient = None
             if gradient is None or gradient.shape != output.shape:
-                found.extend(make_like([output], self.seed + index))
+                found.extend(make_like([output], self._gradient_seed + index))
             else:
                 found.append(gradient.to(output.dtype))
         return found
