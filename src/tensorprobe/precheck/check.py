@@ -95,6 +95,7 @@ class CheckedCall:
         call: of a failing call, the rebuilt call with its inputs on the CPU.
         gradients: of a failing call, what was sent back, one for each output.
         copies_leaves: of a failing call, whether it wrote into copies of its inputs.
+        was_lost: whether the call ended its process, so that nothing is known of its results.
         device_seconds: time in the call on the device.
         reference_seconds: time in the call on the reference side.
         phases: seconds of everything that was done, by phase; see `stopwatch`.
@@ -107,6 +108,7 @@ class CheckedCall:
     call: RebuiltCall | None = None
     gradients: tuple[torch.Tensor | None, ...] = ()
     copies_leaves: bool = False
+    was_lost: bool = False
     device_seconds: float = 0.0
     reference_seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
