@@ -354,7 +354,7 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
     )
     add = precheck.add_argument
     add("dump", metavar="DUMP", help="a dump's file or folder, of any tool")
-    add("-o", "--output", metavar="DIR", default=".", help="where the result files go (.)")
+    add("-o", "--output", metavar="DIR", help="where the result files go (.)")
     add(
         "--device",
         metavar="NAME",

@@ -21,10 +21,16 @@ def capture_into(folder: Path) -> Capture:
     """Return a function that captures what another one runs."""
     numbers = iter(range(1000))
 
-    def run(what: Callable[[], Any], *, task: str = "tensor", level: str = "L1") -> RankDump:
+    def run(
+        what: Callable[[], Any],
+        *,
+        task: str = "tensor",
+        level: str = "L1",
+        model: nn.Module | None = None,
+    ) -> RankDump:
         path = folder / f"dump{next(numbers)}"
         debugger = PrecisionDebugger(dump_path=str(path), task=task, level=level)
-        debugger.start()
+        debugger.start(model)
         what()
         debugger.stop()
         debugger.step()

@@ -90,3 +90,29 @@ def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="no result of a pre-check"):
         stamp_of(Path("results.csv"))
     assert stamp_of(Path("accuracy_checking_result_step0_rank1_20260102030405.csv")) == STAMP
+
+
+@pytest.mark.parametrize("length", [None, 0, 1, 400, 700, 900, 1200])
+def test_calls_whose_details_were_lost_are_done_again(tmp_path: Path, length: int | None) -> None:
+    whole = write(tmp_path / "whole", range(5))
+    broken = write(tmp_path / "broken", range(4))
+    if length is None:
+        broken.details_path.unlink()
+    else:
+        broken.details_path.write_bytes(broken.details_path.read_bytes()[:length])
+    with ResultFiles(tmp_path / "broken", STAMP) as files:
+        assert len(files.done) < 4
+        for number in range(len(files.done), 5):
+            files.write(f"Torch.add.{number}", result(number))
+    assert files.result_path.read_bytes() == whole.result_path.read_bytes()
+    assert files.details_path.read_bytes() == whole.details_path.read_bytes()
+
+
+def test_a_call_without_results_has_a_line_in_the_details(tmp_path: Path) -> None:
+    with ResultFiles(tmp_path, STAMP) as files:
+        files.write("Torch.add.0", CallResult("Torch.add.0.forward", "SKIP", "", "no such call"))
+    (row,) = read(files.details_path)[1:]
+    assert row[0] == "Torch.add.0.forward" and len(row) == len(DETAIL_TITLES)
+    assert row[DETAIL_TITLES.index("Status")] == "SKIP" and "no such call" in row
+    with ResultFiles(tmp_path, STAMP) as files:
+        assert len(files.done) == 1

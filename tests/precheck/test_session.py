@@ -125,6 +125,21 @@ def test_statistics_alone_are_enough(capture: Capture, tmp_path: Path) -> None:
         tensorprobe.precheck(part.path, tmp_path, data="fake")
 
 
+def test_what_a_call_draws_does_not_resemble_inputs_that_were_made_up(
+    capture: Capture, tmp_path: Path
+) -> None:
+    def run() -> None:
+        with torch._C.DisableTorchFunction():
+            given = torch.randn(64, 64)
+        torch.nn.functional.gumbel_softmax(given)
+        torch.nn.functional.alpha_dropout(given, 0.3, True)
+
+    part = capture(run, task="statistics")
+    for seed in (1, 1234):
+        report = tensorprobe.precheck(part.path, tmp_path, devices=["cpu"], seed=seed)
+        assert report.counts["pass"] >= 2 and not report.has_errors, report.worst_first()
+
+
 def test_a_call_that_dies_or_hangs_costs_that_call_alone(odd_ops: Path, tmp_path: Path) -> None:
     report = tensorprobe.precheck(
         odd_ops,
@@ -156,13 +171,49 @@ def test_a_failing_call_is_kept_with_a_script_that_repeats_it(
     )
     assert report.counts["error"] == 1
     (folder,) = (tmp_path / "errors").iterdir()
-    assert folder.name == "odd_ops_of_test.wrong.0.forward"
+    assert folder.name == "odd_ops_of_test.wrong.0"
+    (wrong,) = report.worst_first()
+    assert wrong.message.endswith(f"saved in {folder}")
     answer = subprocess.run(
         [sys.executable, str(folder / "repro.py")], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 1, answer.stderr
     assert "output 0: distance 1.000e-02" in answer.stdout
     assert "FAILED" in answer.stdout
+    answer = subprocess.run(
+        [sys.executable, str(folder / "repro.py")],
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("No module named 'odd_ops_of_test'; its folder must be")
+
+
+def test_a_call_that_dies_or_hangs_is_kept_too(odd_ops: Path, tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    report = tensorprobe.precheck(
+        odd_ops,
+        tmp_path,
+        devices=["cpu"],
+        imports=["odd_ops_of_test"],
+        include=["fine", "dies", "hangs"],
+        timeout=5,
+        save_errors=errors,
+    )
+    assert [line.verdict for line in report.lines] == ["pass", "error", "error", "pass"]
+    for line in report.lines[1:3]:
+        folder = errors / line.name
+        assert line.message.endswith(f"saved in {folder}")
+        assert torch.load(folder / "input.0.pt", weights_only=True).shape == (64,)
+    command = [sys.executable, str(errors / "odd_ops_of_test.dies.0" / "repro.py")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGILL
+    healthy = {**os.environ, "PRECHECK_TEST_FAULTS": ""}
+    assert subprocess.run(command, env=healthy, check=False).returncode == 0
+    details = report.details_paths[0].read_text(encoding="utf-8-sig")
+    assert "odd_ops_of_test.dies.0.forward,,,," in details
+    assert "no answer within 5 s" in details
 
 
 def test_two_workers_write_in_the_same_order_as_one(train: Path, tmp_path: Path) -> None:
@@ -202,6 +253,8 @@ def test_a_killed_run_is_resumed_to_the_same_files(train: Path, tmp_path: Path) 
     assert resumed.details_paths[0].read_bytes() == whole.details_paths[0].read_bytes()
     with pytest.raises(DumpError, match="other calls than this dump"):
         tensorprobe.precheck(train, devices=["cpu"], resume=result, include=["cross"])
+    with pytest.raises(ConfigError, match="leave out the folder"):
+        tensorprobe.precheck(train, tmp_path / "other", devices=["cpu"], resume=result)
 
 
 def test_equal_calls_are_checked_once(capture: Capture, tmp_path: Path) -> None:
@@ -219,6 +272,33 @@ def test_equal_calls_are_checked_once(capture: Capture, tmp_path: Path) -> None:
     assert [line.name for line in report.lines] == ["Torch.relu.0", "Torch.relu.5"]
     assert report.stands_for == 6
     assert "stands for 5 calls" in report.lines[0].message
+    with pytest.raises(DumpError, match="begun with --dedupe"):
+        tensorprobe.precheck(
+            part.path, devices=["cpu"], include=["Torch.relu.0"], resume=cut(report.result_paths[0])
+        )
+
+
+def cut(result: Path) -> Path:
+    """Leave one call in a result file."""
+    result.write_bytes(b"".join(result.read_bytes().splitlines(keepends=True)[:2]))
+    return result
+
+
+def test_a_dump_of_modules_alone_is_refused(
+    capture: Capture, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch._C.DisableTorchFunction():
+        model = torch.nn.Linear(2, 2)
+
+    def run() -> None:
+        model(torch.ones(1, 2))
+
+    part = capture(run, level="L0", model=model)
+    out = tmp_path / "results"
+    assert main(["precheck", str(part.path), "-o", str(out), "--device", "cpu"]) == 2
+    said = capsys.readouterr()
+    assert "capture at level L1 or mix" in said.err and not said.out
+    assert not out.exists()
 
 
 def test_the_command(train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

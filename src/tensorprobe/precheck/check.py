@@ -6,6 +6,7 @@ BothSides ─► outputs, written inputs, gradients ─► judge each ─► Che
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from tensorprobe.precheck.both_sides import (
     LoadInputs,
 )
 from tensorprobe.precheck.draws import (
+    distribution_gap,
     dropout_probability,
     judge_distribution,
     judge_dropout,
@@ -57,6 +59,8 @@ __all__ = ["CheckedCall", "CheckedOutput", "check_call"]
 
 # So many times the rounding error of its inputs a result must move to be ill-conditioned.
 _ILL_CONDITIONED = 4.0
+# So many draws of the CPU show how far apart they are.
+_DRAWS = 5
 # Whose names say what a function does.
 _OF_TORCH = frozenset(("Aten", "Functional", "Tensor", "Torch"))
 # A part of the call gives what the whole gave, up to this share of a rounding error.
@@ -98,6 +102,7 @@ class CheckedCall:
         call: of a failing call, the rebuilt call with its inputs on the CPU.
         gradients: of a failing call, what was sent back, one for each output.
         copies_leaves: of a failing call, whether it wrote into copies of its inputs.
+        was_lost: whether the call ended its process, so that nothing is known of its results.
         device_seconds: time in the call on the device.
         reference_seconds: time in the call on the reference side.
         phases: seconds of everything that was done, by phase; see `stopwatch`.
@@ -110,6 +115,7 @@ class CheckedCall:
     call: RebuiltCall | None = None
     gradients: tuple[torch.Tensor | None, ...] = ()
     copies_leaves: bool = False
+    was_lost: bool = False
     device_seconds: float = 0.0
     reference_seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
@@ -401,11 +407,18 @@ class _Check:
 
     def _judge_draws(self, candidate: Side) -> list[CheckedOutput]:
         """Judge random numbers by their distribution: the CPU draws some of its own."""
-        reference = self._sides.draw_again()
+        references = [self._sides.draw_again()]
         found = []
         for index, output in enumerate(candidate.outputs):
-            ours, theirs = output.detach().cpu(), reference.outputs[index].detach()
-            judgement = judge_distribution(ours, theirs, groups=self._groups(ours))
+            ours, theirs = output.detach().cpu(), references[0].outputs[index].detach()
+            judged = partial(judge_distribution, ours, theirs, groups=self._groups(ours))
+            judgement = judged()
+            if judgement.verdict == "error" and ours.shape == theirs.shape:
+                while len(references) < _DRAWS:
+                    references.append(self._sides.draw_again())
+                draws = [side.outputs[index].detach() for side in references]
+                pairs = itertools.combinations(draws, 2)
+                judgement = judged(spread=max(distribution_gap(*pair) for pair in pairs))
             found.append(CheckedOutput(f"forward.output.{index}", ours, theirs, judgement))
         return found
 

@@ -18,13 +18,14 @@ import torch
 
 from tensorprobe.errors import DumpError, RebuildError
 from tensorprobe.names import ApiCall
+from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.callables import parse_api_call
 from tensorprobe.precheck.check import CheckedCall, CheckedOutput, check_call
 from tensorprobe.precheck.columns import metric_cells
 from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.precheck.random_inputs import make_inputs, make_like, seed_of
-from tensorprobe.precheck.rebuild import load_tensor
+from tensorprobe.precheck.rebuild import RebuiltCall, load_tensor
 from tensorprobe.precheck.recorded import tensor_values
 from tensorprobe.precheck.repro import save_error
 from tensorprobe.precheck.stopwatch import Stopwatch
@@ -95,6 +96,25 @@ class Checker:
             checked = self._save(name, checked)
         return _result_of(name, source.call, checked, source.note)
 
+    def keep(self, prepared: PreparedCall, loss: str) -> CallResult:
+        """Keep a call that ended its process, without making it again; that is its verdict.
+
+        Args:
+            prepared: the call.
+            loss: what became of the process.
+        """
+        checked = CheckedCall("error", message=loss)
+        source = prepared.source
+        if source is not None and self.save_errors is not None:
+            try:
+                call, sent = source.as_recorded()
+            except Exception as err:  # noqa: BLE001 - the verdict stands, whatever this is
+                checked = replace(checked, message=f"{loss}; it could not be saved: {err}")
+            else:
+                kept = replace(checked, call=call, gradients=sent, was_lost=True)
+                checked = self._save(prepared.name, kept)
+        return CallResult(prepared.name, "error", message=checked.message, excess=float("inf"))
+
     def _save(self, name: str, checked: CheckedCall) -> CheckedCall:
         assert self.save_errors is not None
         try:
@@ -108,7 +128,7 @@ class Checker:
         except OSError as err:
             note = f"it could not be saved: {err}"
         else:
-            note = f"saved in {folder.name}"
+            note = f"saved in {folder}"
         return replace(checked, message=f"{checked.message}; {note}")
 
 
@@ -144,7 +164,10 @@ class _Source:
         self._values = tensor_values(record)
         has_data = all(value.data_name is not None or not _size(value) for value in self._values)
         self._is_real = checker.data == "real" or (checker.data == "auto" and has_data)
-        self.seed = seed_of(checker.seed, str(call))
+        # Each has numbers of its own: what a call draws must not resemble what it is given.
+        self.seed = seed_of(checker.seed, f"{call} draws")
+        self._input_seed = seed_of(checker.seed, str(call))
+        self._gradient_seed = seed_of(checker.seed, f"{call} gradients")
         is_fallback = checker.data == "auto" and not has_data and checker.part.info.task == "tensor"
         self.note = "some data are missing, so all are random" if is_fallback else ""
         self._sent = self._recorded_gradients() if self._is_real else ()
@@ -167,7 +190,7 @@ class _Source:
 
     def inputs(self) -> Sequence[torch.Tensor]:
         if not self._is_real:
-            return make_inputs(self.call, self._values, self.seed)
+            return make_inputs(self.call, self._values, self._input_seed)
         return [
             self._load(value)
             if value.data_name is not None or _size(value)
@@ -179,7 +202,7 @@ class _Source:
         """Return recorded gradients where there are some that fit, else random ones."""
         recorded = self._sent
         if len(recorded) != len(outputs) or not any(recorded):
-            return make_like(outputs, self.seed)
+            return make_like(outputs, self._gradient_seed)
         found: list[torch.Tensor | None] = []
         for index, (value, output) in enumerate(zip(recorded, outputs, strict=True)):
             if not isinstance(value, TensorValue):
@@ -191,10 +214,20 @@ class _Source:
             except RebuildError:
                 gradient = None
             if gradient is None or gradient.shape != output.shape:
-                found.extend(make_like([output], self.seed + index))
+                found.extend(make_like([output], self._gradient_seed + index))
             else:
                 found.append(gradient.to(output.dtype))
         return found
+
+    def as_recorded(self) -> tuple[RebuiltCall, tuple[torch.Tensor | None, ...]]:
+        """Return the call and the recorded gradients of its outputs; nothing is run."""
+        cpu = torch.device("cpu")
+        sides = BothSides(self.record, self.call, self.inputs, self.gradients, cpu, self.seed)
+        sent = (
+            self._load(value) if isinstance(value, TensorValue) and value.data_name else None
+            for value in self._sent
+        )
+        return sides.as_recorded(), tuple(sent)
 
     def _recorded_gradients(self) -> tuple[Value, ...]:
         name = str(replace(self.call, direction="backward"))
@@ -212,8 +245,7 @@ def _size(value: TensorValue) -> int:
 
 
 def _result_of(name: str, call: ApiCall, checked: CheckedCall, note: str) -> CallResult:
-    prefix = f"{call.api_type}.{call.api_name}.{call.number}"
-    rows = tuple(_row_of(prefix, output) for output in checked.outputs)
+    rows = tuple(_row_of(call, output) for output in checked.outputs)
     excess = max((output.judgement.excess for output in checked.outputs), default=0.0)
     return CallResult(
         name,
@@ -228,11 +260,15 @@ def _result_of(name: str, call: ApiCall, checked: CheckedCall, note: str) -> Cal
     )
 
 
-def _row_of(prefix: str, output: CheckedOutput) -> OutputRow:
+def _row_of(call: ApiCall, output: CheckedOutput) -> OutputRow:
     judgement: Judgement = output.judgement
+    place = output.place
+    if call.direction == "backward":
+        # An operator of the backward pass, made as a call of its own.
+        place = place.replace("forward", "backward", 1)
     shown = output.candidate if output.candidate is not None else output.reference
     return OutputRow(
-        f"{prefix}.{output.place}",
+        f"{call.api_type}.{call.api_name}.{call.number}.{place}",
         "" if output.reference is None else str(output.reference.dtype),
         "" if output.candidate is None else str(output.candidate.dtype),
         "" if shown is None else str(tuple(shown.shape)),

@@ -12,13 +12,21 @@ import torch
 
 from tensorprobe.precheck.judge import Judgement, rounding_unit
 
-__all__ = ["dropout_probability", "judge_distribution", "judge_dropout", "judge_dropout_gradient"]
+__all__ = [
+    "distribution_gap",
+    "dropout_probability",
+    "judge_distribution",
+    "judge_dropout",
+    "judge_dropout_gradient",
+]
 
 # A right dropout is this many standard deviations off once in sixteen thousand calls.
 _DEVIATIONS = 4.0
 # Two draws from one distribution are further apart than this, in units of their sizes, once in a
 # million pairs (Kolmogorov and Smirnov).
 _APART = 2.7
+# Of a few draws the two that are furthest apart are seldom half as far as any two may be.
+_SPREADS = 2.0
 
 
 def dropout_probability(
@@ -89,7 +97,11 @@ def judge_dropout_gradient(
 
 
 def judge_distribution(
-    candidate: torch.Tensor, reference: torch.Tensor, *, groups: int | None = None
+    candidate: torch.Tensor,
+    reference: torch.Tensor,
+    *,
+    groups: int | None = None,
+    spread: float = 0.0,
 ) -> Judgement:
     """Judge random numbers by how they are spread, against others of the same call.
 
@@ -97,6 +109,8 @@ def judge_distribution(
         candidate: what the device drew, on the CPU.
         reference: what the CPU drew.
         groups: how many parts are drawn together, where whole channels are.
+        spread: how far apart draws of the CPU are; elements that depend on each other, such as
+            those of a row that is made to add up to 1, are further apart than so many draws.
     """
     if candidate.shape != reference.shape or candidate.dtype != reference.dtype:
         return Judgement(
@@ -105,18 +119,23 @@ def judge_distribution(
             f"{reference.dtype} {list(reference.shape)}",
             excess=1e9,
         )
-    if candidate.is_complex():
-        candidate, reference = torch.view_as_real(candidate), torch.view_as_real(reference)
-    ours, theirs = (side.double().flatten().sort().values for side in (candidate, reference))
-    count = ours.numel()
+    count = candidate.numel() * (2 if candidate.is_complex() else 1)
     if not count:
         return Judgement("pass", "no elements")
-    values = torch.cat((ours, theirs))
-    shares = [torch.searchsorted(side, values, right=True) / count for side in (ours, theirs)]
-    gap = float((shares[0] - shares[1]).abs().max())
+    gap = distribution_gap(candidate, reference)
     draws = count if groups is None else min(groups, count)
-    limit = _APART * math.sqrt(2 / draws)
+    limit = max(_APART * math.sqrt(2 / draws), _SPREADS * spread)
     text = f"judged by its distribution: the largest gap is {gap:.3g}, {draws} draws allow"
     if gap > limit:
         return Judgement("error", f"{text} {limit:.3g}", excess=gap / limit)
     return Judgement("pass", f"{text} {min(limit, 1.0):.3g}")
+
+
+def distribution_gap(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the largest difference of the shares below any number, of two draws of one shape."""
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    ours, theirs = (side.double().flatten().sort().values for side in (one, other))
+    values = torch.cat((ours, theirs))
+    below = [torch.searchsorted(side, values, right=True) / len(side) for side in (ours, theirs)]
+    return float((below[0] - below[1]).abs().max())

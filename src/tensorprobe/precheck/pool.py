@@ -3,7 +3,8 @@
     orders ─► workers, a few calls ahead each ─► answers, in any order; of one worker in theirs
 
 A worker that dies or does not answer in time costs the call that it was at: that call's answer says
-so, the calls behind it go to others, and a new worker takes its place.
+so, the calls behind it go to others, and a new worker takes its place. Where failing calls
+are kept, that one is told first to keep the call, without making it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,10 +43,17 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One call to check: the part of the dump by its path, and the call's name."""
+    """One call to check.
+
+    Attributes:
+        part: the part of the dump, by its path.
+        name: the call's name.
+        loss: what became of the worker that made it; then it is kept and not made again.
+    """
 
     part: str
     name: str
+    loss: str = ""
 
 
 class Answer(NamedTuple):
@@ -159,7 +167,7 @@ class _Worker:
             if not self.at_work:
                 self._since = time.monotonic()
             self.at_work.append(order)
-            self._send({"part": order.part, "name": order.name})
+            self._send({"part": order.part, "name": order.name, "loss": order.loss})
 
     def collect(self) -> Iterator[tuple[Order, Answer]]:
         """Yield the results that have arrived."""
@@ -229,14 +237,19 @@ class _Worker:
         culprit = None if self._said_bye or not self.at_work else self.at_work.popleft()
         waiting.extendleft(reversed(self.at_work))
         self.at_work.clear()
-        if culprit is not None:
+        if culprit is not None and culprit.loss:
+            yield culprit, Answer(None, f"{culprit.loss}; it could not be saved")
+        elif culprit is not None:
             message = (
                 _cause_of_death(code)
                 if timeout is None
                 else f"no answer within {timeout:g} s, so its process was ended; "
                 "--timeout allows more"
             )
-            yield culprit, Answer(None, message)
+            if self.settings.get("save_errors") is None:
+                yield culprit, Answer(None, message)
+            else:
+                waiting.appendleft(replace(culprit, loss=message))
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

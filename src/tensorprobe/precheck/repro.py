@@ -26,14 +26,20 @@ _SCRIPT = '''\
 
     python repro.py [DEVICE]
 
-Exit code 1: a result is still off, as it was in the check; 0: none is.
-"""
+Exit code 1: a result is still off, as it was in the check; 0: none is; 2: it cannot be made here.
+{remark}"""
 
 import sys
 from pathlib import Path
 
 import torch
-{imports}
+
+try:
+    {imports}
+except ImportError as err:
+    print(f"{{err}}; its folder must be in PYTHONPATH", file=sys.stderr)
+    sys.exit(2)
+
 HERE = Path(__file__).parent
 device = torch.device(sys.argv[1] if len(sys.argv) > 1 else {device!r})
 # What the distance of each result may be that failed; an element may be off by four times that.
@@ -80,9 +86,15 @@ def run(change):
     roots, sent = [], []
     for index, output in enumerate(outputs):
         path = HERE / f"gradient.{{index}}.pt"
-        if leaves and output.requires_grad and path.exists():
+        if not (leaves and output.requires_grad):
+            continue
+        if path.exists():
             roots.append(output)
             sent.append(torch.load(path, weights_only=True).to(output.device, output.dtype))
+        elif {was_lost}:
+            # It did not live to get any.
+            roots.append(output)
+            sent.append(torch.ones_like(output))
     found = torch.autograd.grad(roots, leaves, sent, allow_unused=True) if roots else ()
     named = [(f"output {{i}}", t) for i, t in enumerate(outputs)]
     return named + [(f"gradient {{i}}", t) for i, t in enumerate(found) if t is not None]
@@ -94,8 +106,12 @@ def raised(tensor):
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-candidate = run(lambda tensor: tensor.to(device))
-reference = run(raised)
+try:
+    candidate = run(lambda tensor: tensor.to(device))
+    reference = run(raised)
+except Exception as err:
+    print(f"the call cannot be made here: {{type(err).__name__}}: {{err}}", file=sys.stderr)
+    sys.exit(2)
 is_off = len(candidate) != len(reference)
 for (name, ours), (_, theirs) in zip(candidate, reference):
     dtype, ours, theirs = ours.dtype, raised(ours.detach().cpu()), raised(theirs.detach())
@@ -127,6 +143,8 @@ for (name, ours), (_, theirs) in zip(candidate, reference):
 sys.exit(1 if is_off else 0)
 '''
 
+_LOST = "In the check this call ended its process, or had to be ended; so may this script.\n"
+
 
 def save_error(
     folder: Path,
@@ -141,7 +159,8 @@ def save_error(
     Raises:
         OSError: it cannot be written.
     """
-    own = folder / name.replace("/", "_")
+    # Which direction failed is in the results; only at L2 are both calls of their own.
+    own = folder / name.removesuffix(".forward").replace("/", "_")
     own.mkdir(parents=True, exist_ok=True)
     if checked.call is not None:
         writer = _ScriptWriter(own)
@@ -150,7 +169,9 @@ def save_error(
         script = _SCRIPT.format(
             name=name,
             device=str(device),
-            imports="".join(f"import {module}\n" for module in imports),
+            imports="\n    ".join(f"import {module}" for module in imports) or "pass",
+            remark=_LOST if checked.was_lost else "",
+            was_lost=checked.was_lost,
             args=args,
             kwargs=kwargs,
             function=path_of_call(name),

@@ -2,7 +2,8 @@
 
 A call's details are written before its verdict. What follows the last whole verdict, in either
 file, was cut off in the middle and is written anew; so an interrupted run that is resumed leaves
-the same bytes as one that was not.
+the same bytes as one that was not. Every call has a line in the details, also one that was not
+judged: where the details lack a call, it and all behind it are checked again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,8 @@ _MARK = "\ufeff"
 _NAME = re.compile(r"accuracy_checking_(?:result|details)_(?:.*_)?(?P<stamp>[0-9]{14})\.csv")
 # A cell that starts with one of these is a formula to a spreadsheet.
 _FORMULA = ("=", "+", "-", "@")
+# The columns of a detail but for its name, dtypes, shape, status and message.
+_METRICS = len(DETAIL_TITLES) - 6
 
 
 def stamp_of(path: Path) -> str:
@@ -78,18 +81,26 @@ class ResultFiles:
         self.details_path = folder / f"accuracy_checking_details_{middle}{stamp}.csv"
         self.done: list[tuple[str, ...]] = []
         make_folder(folder)
-        names = set()
-        result_end = 0
+        result_ends, details_ends = [0], [0]
         for row, end in _whole_rows(self.result_path, RESULT_TITLES):
-            result_end = end
-            if tuple(row) != RESULT_TITLES:
+            if tuple(row) == RESULT_TITLES:
+                result_ends[0] = end
+            else:
                 self.done.append(tuple(row))
-                names.add(row[0])
-        details_end = 0
+                result_ends.append(end)
+        places = {row[0]: place for place, row in enumerate(self.done, 1)}
         for row, end in _whole_rows(self.details_path, DETAIL_TITLES):
-            if tuple(row) != DETAIL_TITLES and not _belongs(row[0], names):
+            place = 0 if tuple(row) == DETAIL_TITLES else _place_of(row[0], places)
+            if place is None or place - len(details_ends) not in (-1, 0):
                 break
-            details_end = end
+            details_ends[place:] = [end]
+        kept = len(details_ends) - 1
+        if kept < len(self.done):
+            # Of the last call that has details, some may be lacking.
+            kept = max(kept - 1, 0)
+        del self.done[kept:]
+        result_end = result_ends[kept] if details_ends[0] else 0
+        details_end = details_ends[kept]
         try:
             self._result = _open_at(self.result_path, result_end)
             self._details = _open_at(self.details_path, details_end)
@@ -117,7 +128,8 @@ class ResultFiles:
     def write(self, shown_name: str, result: CallResult) -> None:
         """Add one call: its details, then its verdict."""
         self._is_empty = False
-        self._append(self._details, [_detail_cells(row) for row in result.rows])
+        rows = result.rows or (_row_of_whole(result),)
+        self._append(self._details, [_detail_cells(row) for row in rows])
         verdicts = (shown_name, result.forward, result.backward or " ", result.message)
         self._append(self._result, [verdicts])
 
@@ -150,13 +162,23 @@ def _harmless(cell: str) -> str:
     return line
 
 
-def _belongs(value_name: str, calls: set[str]) -> bool:
-    """Whether a value's name begins with one of the calls' names."""
+def _row_of_whole(result: CallResult) -> OutputRow:
+    """Return the line of a call that has no results: it was not judged, or it ended its process."""
+    return OutputRow(result.name, "", "", "", ("",) * _METRICS, result.forward, result.message)
+
+
+def _place_of(value_name: str, places: Mapping[str, int]) -> int | None:
+    """Return the place of the call whose name a value's name begins with; None if it is not there.
+
+    >>> _place_of("Torch.add.1.forward.output.0", {"Torch.add.1": 7})
+    7
+    """
     end = len(value_name)
-    while (end := value_name.rfind(".", 0, end)) > 0:
-        if value_name[:end] in calls:
-            return True
-    return False
+    while end > 0:
+        if value_name[:end] in places:
+            return places[value_name[:end]]
+        end = value_name.rfind(".", 0, end)
+    return None
 
 
 def _whole_rows(path: Path, titles: Sequence[str]) -> Iterator[tuple[list[str], int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.errors import ConfigError, DumpError
+from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import PlannedCall, plan_calls
 from tensorprobe.precheck.pool import Answer, Order, run_orders
@@ -23,6 +23,7 @@ from tensorprobe.store import RankDump, open_dump
 
 __all__ = ["CheckedLine", "PrecheckReport", "precheck_dump"]
 
+_STANDS = "stands for"
 _VERDICTS = ("pass", "warning", "error", "SKIP")
 OnProgress = Callable[[int, int, str], None]
 
@@ -94,7 +95,7 @@ class PrecheckReport:
 
 def precheck_dump(
     dump: str | Path,
-    output_path: str | Path = ".",
+    output_path: str | Path | None = None,
     *,
     devices: Sequence[str] = (),
     data: str | None = None,
@@ -116,7 +117,8 @@ def precheck_dump(
 
     Raises:
         DumpError: the dump or the result to resume cannot be read or used.
-        ConfigError: an option has a value that it cannot have, or no call fits.
+        ConfigError: an option has a value that it cannot have, or no call fits; also `resume`
+            with an `output_path` other than its folder.
         ReportError: a folder or file of the results cannot be written.
     """
     _check_options(data, jobs, timeout, devices)
@@ -129,25 +131,19 @@ def precheck_dump(
         for part in opened.parts
         if (step is None or part.info.step == step) and (rank is None or part.info.rank == rank)
     ] or [opened.part(step=step, rank=rank)]
-    folder = Path(output_path) if resume is None else Path(resume).parent
-    if resume is not None and not Path(resume).exists():
-        raise DumpError(f"{resume} does not exist; there is nothing to resume")
+    folder = _folder_of(output_path, resume)
     stamp = time.strftime("%Y%m%d%H%M%S") if resume is None else stamp_of(Path(resume))
     settings: dict[str, Any] = {
         "dump": str(place),
         "data": data or "auto",
         "seed": seed,
-        "save_errors": None if save_errors is None else str(Path(save_errors).absolute()),
+        "save_errors": None if save_errors is None else str(save_errors),
         "imports": list(imports),
         "jit_compile": jit_compile,
     }
     plans = [plan_calls(part, include=include, exclude=exclude, dedupe=dedupe) for part in parts]
-    if (include or exclude) and not any(plans):
-        raise ConfigError(
-            "no call of the dump fits include and exclude "
-            f"({', '.join((*include, *(f'not {name}' for name in exclude)))}); names look like "
-            "Functional.linear.0.forward"
-        )
+    if not any(plans):
+        raise _nothing_to_check(dump, parts, include, exclude)
     if save_errors is not None:
         make_folder(Path(save_errors))
     seconds = [0.0, 0.0]
@@ -193,6 +189,15 @@ def _result_of(order: Order, answer: Answer) -> CallResult:
     return CallResult.from_json(answer.found)
 
 
+def _note_of(call: PlannedCall) -> str:
+    """Return what is said of a call that stands for others; blank of any other."""
+    return (
+        f"{_STANDS} {call.stands_for} calls that differ in values alone"
+        if call.stands_for > 1
+        else ""
+    )
+
+
 class _Part:
     """One part of the dump: its plan, its files, and the results that wait for their turn."""
 
@@ -209,7 +214,13 @@ class _Part:
                 f"{self.files.result_path} holds other calls than this dump with these options; "
                 "resume with the same dump and options, or start anew without --resume"
             )
-        for name, forward, backward, message in self.files.done:
+        for call, (name, forward, backward, message) in zip(planned, self.files.done, strict=False):
+            stands = _STANDS in message
+            if stands != (call.stands_for > 1) or not message.endswith(_note_of(call)):
+                raise DumpError(
+                    f"{self.files.result_path} was begun {'with' if stands else 'without'} "
+                    f"--dedupe or for other calls ({name}); resume with the same dump and options"
+                )
             self.lines.append(CheckedLine(dump.label, name, forward, backward.strip(), message))
 
     def orders(self) -> list[Order]:
@@ -225,10 +236,7 @@ class _Part:
             ready = self._early.pop(call.name, None)
             if ready is None:
                 return
-            message = ready.message
-            if call.stands_for > 1:
-                note = f"stands for {call.stands_for} calls that differ in values alone"
-                message = f"{message}; {note}" if message else note
+            message = "; ".join(text for text in (ready.message, _note_of(call)) if text)
             self.files.write(call.shown, replace(ready, message=message))
             self.lines.append(
                 CheckedLine(
@@ -241,6 +249,41 @@ class _Part:
                     ready.phases,
                 )
             )
+
+
+def _folder_of(output_path: str | Path | None, resume: str | Path | None) -> Path:
+    """Return where the results go: on resuming, to those that are there."""
+    if resume is None:
+        return Path("." if output_path is None else output_path)
+    if not Path(resume).exists():
+        raise DumpError(f"{resume} does not exist; there is nothing to resume")
+    folder = Path(resume).parent
+    if output_path is not None and Path(output_path).resolve() != folder.resolve():
+        raise ConfigError(
+            f"a resumed run goes on in the files that it has, in {folder}; leave out the folder "
+            f"{output_path}"
+        )
+    return folder
+
+
+def _nothing_to_check(
+    dump: str | Path,
+    parts: Sequence[RankDump],
+    include: Sequence[str],
+    exclude: Sequence[str],
+) -> TensorprobeError:
+    """Return why no call is left: the patterns, or there is none."""
+    if (include or exclude) and any(plan_calls(part) for part in parts):
+        return ConfigError(
+            "no call of the dump fits include and exclude "
+            f"({', '.join((*include, *(f'not {name}' for name in exclude)))}); names look like "
+            "Functional.linear.0.forward"
+        )
+    levels = " and ".join(sorted({part.info.level for part in parts if part.info.level}))
+    return DumpError(
+        f"{dump}{f' (level {levels})' if levels else ''} holds no function call; modules are not "
+        "checked, only the calls inside them: capture at level L1 or mix"
+    )
 
 
 def _check_options(data: str | None, jobs: int, timeout: float, devices: Sequence[str]) -> None:

@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+
+if TYPE_CHECKING:
+    from tensorprobe.store import RankDump
 
 __all__ = ["Task", "serve", "warm_up"]
 
@@ -132,13 +135,21 @@ def _check_calls(settings: dict[str, Any]) -> Task:
     warm_up(device)
     reader = ThreadPoolExecutor(1, thread_name_prefix="tensorprobe")
     parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
+
+    def errors_of(part: RankDump) -> Path | None:
+        """Return where failing calls of a part are kept: each part of several has a folder."""
+        if settings["save_errors"] is None:
+            return None
+        folder = Path(settings["save_errors"])
+        return folder / part.label.replace("/", "_") if len(parts) > 1 else folder
+
     checkers = {
         path: Checker(
             part,
             device,
             settings["data"],
             settings["seed"],
-            None if settings["save_errors"] is None else Path(settings["save_errors"]),
+            errors_of(part),
             tuple(settings["imports"]),
         )
         for path, part in parts.items()
@@ -147,6 +158,8 @@ def _check_calls(settings: dict[str, Any]) -> Task:
     def prepare(order: dict[str, str]) -> Callable[[], Answer]:
         checker = checkers[order["part"]]
         prepared = checker.prepare(order["name"])
+        if order["loss"]:
+            return lambda: checker.keep(prepared, order["loss"]).as_json()
         prepared.read_ahead(reader)
 
         def check_it() -> Answer:
