@@ -339,6 +339,15 @@ def test_a_path_without_a_dump_exits_with_2(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["overflow", "--help"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "Exit code" in line]
+    assert line.startswith("Exit code 0: ")
+    assert " 1: " in line
+    assert " 2: " in line
+
+
 def test_the_search_and_the_judgement_agree_after_many_steps(tmp_path: Path) -> None:
     x = torch.tensor([0.0, 1.0])
     try_search(tmp_path / "dump", lambda: (torch.log(x), torch.exp(x)), steps=3)
