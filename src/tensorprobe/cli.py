@@ -69,7 +69,7 @@ too, the numbers explain it and it is normal; if not, the operation is at fault 
 The last lines say which call, over all ranks, was the first to make a value that is not finite; for
 that a dump of statistics is enough. Everything is in overflow_check_result_TIME.csv.
 
-Exit code 1: an overflow is abnormal.
+Exit code 0: no overflow is abnormal. 1: one is. 2: something could not be read or used.
 """
 
 _COMPARE_EXAMPLES = """\

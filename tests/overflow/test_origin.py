@@ -27,9 +27,12 @@ def call(name: str, given: float, made: float) -> CallRecord:
     )
 
 
-def write_rank(path: Path, calls: list[CallRecord], *, rank: int, step: int = 0) -> None:
+def write_rank(
+    path: Path, calls: list[CallRecord], *, rank: int, step: int = 0, task: str = "statistics"
+) -> None:
     folder = rank_folder(path, step=step, rank=rank)
-    with DumpWriter(folder, DumpInfo(rank=rank, step=step, level="L1")) as writer:
+    info = DumpInfo(rank=rank, step=step, level="L1", task=task)
+    with DumpWriter(folder, info) as writer:
         for record in calls:
             writer.write(record)
 
@@ -63,6 +66,61 @@ def test_a_rank_that_got_it_through_a_collective_did_not_make_it(tmp_path: Path)
     ]
 
 
+def test_a_dump_of_overflows_alone_names_the_rank_that_made_it(tmp_path: Path) -> None:
+    # Rank 1 does not record its all_reduce: that was given the infinity.
+    dump, task = tmp_path / "dump", "overflow_check"
+    write_rank(dump, [call("Distributed.all_reduce.0", 1, -INF)], rank=0, task=task)
+    write_rank(dump, [call("Torch.log.0", 0, -INF)], rank=1, task=task)
+    assert [(o.part, o.name, o.made) for o in origins(dump, tmp_path)] == [
+        ("step0/rank1", "Torch.log.0.forward", True),
+        ("step0/rank0", "Distributed.all_reduce.0.forward", False),
+    ]
+
+
+def test_a_rank_whose_search_has_ended_may_still_spoil_a_collective(tmp_path: Path) -> None:
+    dump, task = tmp_path / "dump", "overflow_check"
+    write_rank(dump, [call("Torch.log.0", 0, -INF)], rank=1, step=1, task=task)
+    write_rank(dump, [call("Distributed.all_reduce.0", 1, -INF)], rank=0, step=2, task=task)
+    assert [(o.part, o.made) for o in origins(dump, tmp_path)] == [
+        ("step1/rank1", True),
+        ("step2/rank0", False),
+    ]
+
+
+def test_a_sum_that_all_ranks_record_is_the_origin_before_what_comes_later(
+    tmp_path: Path,
+) -> None:
+    dump, task = tmp_path / "dump", "overflow_check"
+    reduce = call("Distributed.all_reduce.0", 3e38, INF)
+    write_rank(dump, [reduce], rank=0, task=task)
+    write_rank(dump, [reduce, call("Torch.log.0", 0, -INF)], rank=1, task=task)
+    found = origins(dump, tmp_path)
+    assert {(o.name, o.made) for o in found} == {("Distributed.all_reduce.0.forward", True)}
+
+
+def test_what_a_rank_made_before_a_collective_comes_first(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    reduce = call("Distributed.all_reduce.0", 3e38, INF)
+    write_rank(dump, [reduce], rank=0)
+    before = [call(f"Torch.step.{n}", 1, 1) for n in range(5)]
+    write_rank(dump, [*before, call("Torch.log.0", 0, -INF), reduce], rank=1)
+    assert [(o.part, o.name, o.made) for o in origins(dump, tmp_path)] == [
+        ("step0/rank1", "Torch.log.0.forward", True),
+        ("step0/rank0", "Distributed.all_reduce.0.forward", True),
+    ]
+
+
+def test_what_is_received_was_not_made_by_the_receiver(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    received = [call("Distributed.recv.0", 1, NAN), call("Torch.a.0", NAN, NAN)]
+    write_rank(dump, received, rank=0)
+    write_rank(dump, [call("Torch.b.0", 1, 1), call("Torch.log.0", -1, NAN)], rank=1)
+    assert [(o.part, o.name, o.made) for o in origins(dump, tmp_path)] == [
+        ("step0/rank1", "Torch.log.0.forward", True),
+        ("step0/rank0", "Torch.a.0.forward", False),
+    ]
+
+
 def test_a_sum_over_ranks_that_overflows_by_itself_is_the_origin(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     for rank in range(2):
@@ -76,6 +134,29 @@ def test_an_earlier_step_comes_first(tmp_path: Path) -> None:
     write_rank(dump, [*late, call("Torch.b.0", 1, INF)], rank=0, step=1)
     write_rank(dump, [call("Torch.a.0", 1, INF)], rank=0, step=2)
     assert [o.part for o in origins(dump, tmp_path)] == ["step1/rank0", "step2/rank0"]
+
+
+def test_a_mask_in_an_earlier_step_does_not_hide_what_was_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tensorprobe.cli import main
+
+    x = torch.zeros(2)
+    debugger = PrecisionDebugger(dump_path=tmp_path / "dump")
+    for step in range(2):
+        debugger.start()
+        x.masked_fill(torch.tensor([True, False]), -torch.inf)
+        if step == 1:
+            torch.log(x)
+        debugger.stop()
+        debugger.step()
+    debugger.close()
+    assert main(["overflow", str(tmp_path / "dump"), "-o", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "The first call that made a value that is not finite: Torch.log.0.forward in step1/rank, "
+    ) in printed
+    assert "No recorded call made it" not in printed
 
 
 def test_what_comes_from_outside_is_said_to_be_given(

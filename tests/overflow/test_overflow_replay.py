@@ -88,6 +88,39 @@ def test_a_sum_that_overflows_only_in_between_says_so(tmp_path: Path) -> None:
     assert overflow.replay.exact == "up to 120000 in torch.float32, beyond torch.float16 (65504)"
 
 
+_CONVERSIONS: dict[str, tuple[Callable[[torch.Tensor], Any], torch.dtype, float]] = {
+    "to": (lambda x: x.to(torch.float8_e4m3fn), torch.float8_e4m3fn, 448),
+    "copy_": (
+        lambda x: torch.zeros(2, dtype=torch.float8_e4m3fn).copy_(x),
+        torch.float8_e4m3fn,
+        448,
+    ),
+    "half": (lambda x: x.half(), torch.float16, 65504),
+}
+
+
+@pytest.mark.parametrize("api", _CONVERSIONS)
+def test_a_conversion_is_measured_by_the_dtype_it_converts_to(tmp_path: Path, api: str) -> None:
+    convert, dtype, limit = _CONVERSIONS[api]
+    x = torch.tensor([1.0, 90000.0])
+    (overflow,) = judge(tmp_path, lambda: convert(x)).overflows
+    assert overflow.shown == f"Tensor.{api}.0"
+    assert overflow.verdict == "normal"
+    assert overflow.replay.exact == f"up to 90000 in torch.float32, beyond {dtype} ({limit:g})"
+    assert overflow.replay.message == ""
+
+
+def test_a_conversion_that_fits_is_abnormal_if_it_overflows(tmp_path: Path) -> None:
+    x = torch.tensor([1.0, 100.0])
+
+    def run() -> None:
+        with FaultyDevice(aten._to_copy.default):
+            x.half()
+
+    (overflow,) = judge(tmp_path, run).overflows
+    assert (overflow.verdict, overflow.replay.exact) == ("abnormal", "up to 100 in torch.float32")
+
+
 def test_a_call_in_place_is_judged_by_what_was_there_before(tmp_path: Path) -> None:
     x = torch.tensor([2.0, 60000.0], dtype=torch.float16)
     y = torch.tensor([2.0, 6.0], dtype=torch.float16)
@@ -150,6 +183,24 @@ def test_without_data_an_overflow_is_normal_or_not_judged(tmp_path: Path) -> Non
     report = tensorprobe.overflow(tmp_path / "dump", tmp_path)
     assert [overflow.verdict for overflow in report.overflows] == ["normal", "not judged"]
     assert "random data" in report.overflows[0].replay.message
+
+
+def test_without_data_a_backward_is_judged_with_numbers_of_its_range(tmp_path: Path) -> None:
+    x = torch.zeros(2, requires_grad=True)
+    y = torch.tensor([0.5, 1.0], requires_grad=True)
+    debugger = PrecisionDebugger(dump_path=tmp_path / "dump")
+    debugger.start()
+    with FaultyDevice(aten.tanh_backward.default):
+        (torch.sqrt(x) + torch.tanh(y)).sum().backward()
+    debugger.stop()
+    debugger.close()
+    report = tensorprobe.overflow(tmp_path / "dump", tmp_path)
+    found = {overflow.name: overflow for overflow in report.overflows}
+    sqrt, tanh = found["Torch.sqrt.0.backward"], found["Torch.tanh.0.backward"]
+    assert sqrt.verdict == "normal"
+    assert sqrt.replay.message == "with random data within the recorded range"
+    assert tanh.verdict == "not judged"
+    assert "random data within the recorded range do not overflow" in tanh.replay.message
 
 
 def test_the_tools_own_replay_on_a_device_is_shown(tmp_path: Path) -> None:
@@ -286,6 +337,15 @@ def test_a_path_without_a_dump_exits_with_2(
 ) -> None:
     assert main(["overflow", str(tmp_path / "nothing"), "-o", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["overflow", "--help"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "Exit code" in line]
+    assert line.startswith("Exit code 0: ")
+    assert " 1: " in line
+    assert " 2: " in line
 
 
 def test_the_search_and_the_judgement_agree_after_many_steps(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.overflow_rule import LARGEST, Extent, find_overflow, is_nonfinite
 from tensorprobe.precheck.both_sides import BothSides, CannotJudgeError
 from tensorprobe.precheck.callables import parse_api_call
+from tensorprobe.precheck.kinds import CASTS
 from tensorprobe.precheck.random_inputs import make_inputs, seed_of
 from tensorprobe.precheck.rebuild import load_tensor
 from tensorprobe.precheck.recorded import tensor_values
@@ -32,6 +33,9 @@ __all__ = ["replay_overflow"]
 
 _CPU = torch.device("cpu")
 _SEED = 1234
+# Their exact result is what went in: some name their dtype (`half`), and no wider one takes the
+# place of an 8-bit float.
+_CONVERSIONS = CASTS | {"copy_"}
 # From this share of the largest number on, the order of a sum decides whether it is reached.
 _NEAR = 0.99
 
@@ -61,12 +65,14 @@ class _Exact(NamedTuple):
         is_beyond: whether the recorded dtype cannot hold it.
         is_near: whether it can, but only just.
         has_floats: whether there is a floating-point number in it.
+        is_wider: whether the precision is higher than the recorded one.
     """
 
     text: str
     is_beyond: bool = False
     is_near: bool = False
     has_floats: bool = True
+    is_wider: bool = True
 
 
 class _Replaying:
@@ -91,9 +97,8 @@ class _Replaying:
                 raise RebuildError("the dump lacks the forward of this backward")
             self._forward = _read(part, forward_of(name))
         self._values = tensor_values(self._forward)
-        self._has_data = all(map(_has_data, self._values))
-        if self._sends_back and not (self._has_data and all(map(_has_data, self._sent_values()))):
-            raise RebuildError("the dump lacks the data of this call or of its forward")
+        sent = _tensors_of(self._record.inputs or ()) if self._sends_back else ()
+        self._has_data = all(map(_has_data, (*self._values, *sent)))
 
     def run(self, device: torch.device | None) -> Replay:
         """Repeat it and say what that means."""
@@ -111,7 +116,7 @@ class _Replaying:
             if refused:
                 raise CannotJudgeError(refused)
         given = self._given(sides)
-        exact = self._exact(reference)
+        exact = self._exact(sides, reference)
         notes = []
         if candidate is None:
             overflows, on_cpu = exact.is_beyond, refusal
@@ -119,7 +124,7 @@ class _Replaying:
         else:
             overflows = _overflows(given, _extents(self._results(candidate)))
             on_cpu = "overflows" if overflows else "finite"
-            if overflows and not exact.is_beyond:
+            if overflows and not exact.is_beyond and exact.is_wider:
                 notes.append("only values in between overflow: the exact result fits")
         if not overflows and exact.is_near:
             overflows = True
@@ -167,22 +172,39 @@ class _Replaying:
         made = _extents(self._results(candidate))
         return "overflows" if _overflows(given, made) else "finite"
 
-    def _exact(self, reference: Side) -> _Exact:
+    def _exact(self, sides: BothSides, reference: Side) -> _Exact:
         """Return what the higher precision gave, seen from the recorded dtype."""
-        tensors = self._results(reference)
+        tensors = self._converted(sides) or self._results(reference)
         made = _extents(tensors)
         dtype = next((str(t.dtype) for t in tensors if t.is_floating_point()), "")
-        if any(map(is_nonfinite, made)):
-            return _Exact(f"not finite in {dtype} either", is_beyond=True)
-        largest = max((abs(n) for extent in made for n in (extent.max, extent.min)), default=0.0)
         narrow = self._recorded_dtype()
         limit = LARGEST.get(narrow, math.inf)
+        is_wider = dtype != narrow
+        if any(map(is_nonfinite, made)):
+            either = " either" if is_wider else ""
+            return _Exact(f"not finite in {dtype}{either}", is_beyond=True)
+        largest = max((abs(n) for extent in made for n in (extent.max, extent.min)), default=0.0)
         if largest > limit:
             text = f"up to {largest:g} in {dtype}, beyond {narrow} ({limit:g})"
             return _Exact(text, is_beyond=True)
         if not made:
             return _Exact("", has_floats=False)
-        return _Exact(f"up to {largest:g} in {dtype}", is_near=largest >= _NEAR * limit)
+        is_near = largest >= _NEAR * limit
+        if not is_wider:
+            text = f"up to {largest:g} in {dtype}: the CPU computes it in no wider dtype"
+            return _Exact(text, is_near=is_near, is_wider=False)
+        return _Exact(f"up to {largest:g} in {dtype}", is_near=is_near)
+
+    def _converted(self, sides: BothSides) -> list[torch.Tensor]:
+        """Return the tensor that a conversion reads; nothing for any other call."""
+        api = self._name.api_name.partition(".")[0]
+        if self._sends_back or api not in _CONVERSIONS:
+            return []
+        place = 1 if api == "copy_" else 0
+        source = sides.plain.args[place] if len(sides.plain.args) > place else None
+        if not isinstance(source, torch.Tensor) or not source.is_floating_point():
+            return []
+        return [source]
 
     def _recorded_dtype(self) -> str:
         """Return the dtype of the result, or of the arguments where no result was recorded."""
@@ -208,14 +230,9 @@ class _Replaying:
         return BothSides(self._forward, self._name, self._inputs, self._gradients, device, seed)
 
     def _inputs(self) -> Sequence[torch.Tensor]:
-        if not self._has_data:
+        if not all(map(_has_data, self._values)):
             return make_inputs(self._name, self._values, seed_of(_SEED, str(self._name)))
-        return [
-            load_tensor(self._part, value)
-            if value.data_name is not None
-            else make_inputs(self._name, [value], 0)[0]
-            for value in self._values
-        ]
+        return [self._load(value) for value in self._values]
 
     def _gradients(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         recorded = self._record.inputs or ()
@@ -225,14 +242,15 @@ class _Replaying:
                 "results"
             )
         return [
-            load_tensor(self._part, value).to(output.dtype)
-            if isinstance(value, TensorValue)
-            else None
+            self._load(value).to(output.dtype) if isinstance(value, TensorValue) else None
             for value, output in zip(recorded, outputs, strict=True)
         ]
 
-    def _sent_values(self) -> list[TensorValue]:
-        return list(_tensors_of(self._record.inputs or ()))
+    def _load(self, value: TensorValue) -> torch.Tensor:
+        """Return a tensor's data; other numbers of its range where the dump holds none."""
+        if value.data_name is not None:
+            return load_tensor(self._part, value)
+        return make_inputs(self._call, [value], seed_of(_SEED, str(self._call)))[0]
 
 
 def _read(part: RankDump, name: str) -> CallRecord:
