@@ -18,6 +18,10 @@ from conftest import REPOSITORY
 from tensorprobe.cli import main
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck import PrecheckReport
+from tensorprobe.precheck.check import CheckedCall, CheckedOutput
+from tensorprobe.precheck.judge import Judgement
+from tensorprobe.precheck.rebuild import RebuiltCall
+from tensorprobe.precheck.repro import save_error
 
 OPS = '''
 import os, signal, time
@@ -189,6 +193,39 @@ def test_a_failing_call_is_kept_with_a_script_that_repeats_it(
     )
     assert answer.returncode == 2
     assert answer.stderr.startswith("No module named 'odd_ops_of_test'; its folder must be")
+
+
+def test_the_script_of_a_random_call_compares_distributions(tmp_path: Path) -> None:
+    """The seeds of both sides differ by one, so a fault at odd ones is on one side alone."""
+    given = torch.ones(4096)
+    module = tmp_path / "odd_draws_of_test.py"
+    module.write_text(
+        "import torch\ndef draw(x):\n"
+        "    return torch.rand_like(x) * (0.5 if torch.initial_seed() % 2 else 1.0)\n"
+    )
+    for seed, limit in ((7, 0.06), (7, 0.9)):
+        judgement = Judgement("error", "", limit=limit)
+        checked = CheckedCall(
+            "error",
+            outputs=(CheckedOutput("forward.output.0", None, None, judgement),),
+            call=RebuiltCall(torch.rand_like, (given,), {}),
+            draw_seed=seed,
+        )
+        folder = save_error(
+            tmp_path / "errors", "Torch.rand_like.0.forward", checked, device=torch.device("cpu")
+        )
+        script = folder / "repro.py"
+        text = script.read_text().replace("torch.rand_like", "odd_draws_of_test.draw")
+        script.write_text(text.replace("import torch\n", "import torch, odd_draws_of_test\n", 1))
+        answer = subprocess.run(
+            [sys.executable, str(script)],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert answer.returncode == (1 if limit < 0.5 else 0), answer.stderr
+        assert "output 0: the distributions are 0.5" in answer.stdout
 
 
 def test_a_call_that_dies_or_hangs_is_kept_too(odd_ops: Path, tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ class CheckedCall:
         gradients: of a failing call, what was sent back, one for each output.
         copies_leaves: of a failing call, whether it wrote into copies of its inputs.
         was_lost: whether the call ended its process, so that nothing is known of its results.
+        draw_seed: of a call that drew random numbers, their seed on the device; the reference's
+            is the next one.
         device_seconds: time in the call on the device.
         reference_seconds: time in the call on the reference side.
         phases: seconds of everything that was done, by phase; see `stopwatch`.
@@ -116,6 +118,7 @@ class CheckedCall:
     gradients: tuple[torch.Tensor | None, ...] = ()
     copies_leaves: bool = False
     was_lost: bool = False
+    draw_seed: int | None = None
     device_seconds: float = 0.0
     reference_seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
@@ -370,6 +373,7 @@ class _Check:
 
     def _judge_random(self, candidate: Side) -> CheckedCall:
         plain = self._sides.plain
+        seed = self._sides.seed
         probability = dropout_probability(self._name.api_type, plain.args, dict(plain.kwargs))
         given = self._sides.inputs()
         if is_dropout(self._name.api_name) and probability is not None and given:
@@ -387,6 +391,7 @@ class _Check:
             worst_verdict(back) if back else None,
             self._summarise(outputs, message, is_random=True),
             tuple(outputs),
+            draw_seed=seed,
             device_seconds=candidate.seconds,
         )
 

@@ -127,7 +127,7 @@ def judge_distribution(
     limit = max(_APART * math.sqrt(2 / draws), _SPREADS * spread)
     text = f"judged by its distribution: the largest gap is {gap:.3g}, {draws} draws allow"
     if gap > limit:
-        return Judgement("error", f"{text} {limit:.3g}", excess=gap / limit)
+        return Judgement("error", f"{text} {limit:.3g}", excess=gap / limit, limit=limit)
     return Judgement("pass", f"{text} {min(limit, 1.0):.3g}")
 
 

@@ -44,6 +44,8 @@ HERE = Path(__file__).parent
 device = torch.device(sys.argv[1] if len(sys.argv) > 1 else {device!r})
 # What the distance of each result may be that failed; an element may be off by four times that.
 LIMITS = {limits}
+# Of a call that draws random numbers: both sides draw others, and their distributions are compared.
+SEED = {seed}
 
 
 def arguments(change):
@@ -68,7 +70,7 @@ def tensors_in(value):
     return [tensor for item in value for tensor in tensors_in(item)]
 
 
-def run(change):
+def run(change, seed=0):
     args, kwargs = arguments(change)
     leaves = [t for t in tensors_in([args, kwargs]) if t.requires_grad]
     if {copies}:
@@ -80,7 +82,7 @@ def run(change):
             return swap.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
         args, kwargs = copied(args), {{key: copied(item) for key, item in kwargs.items()}}
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     result = find()(*args, **kwargs)
     outputs = tensors_in(result) or tensors_in(args[:1])
     roots, sent = [], []
@@ -100,6 +102,15 @@ def run(change):
     return named + [(f"gradient {{i}}", t) for i, t in enumerate(found) if t is not None]
 
 
+def gap_between(ours, theirs):
+    values = torch.cat((ours.flatten(), theirs.flatten())).contiguous()
+    shares = [
+        torch.searchsorted(side.flatten().sort().values, values, right=True) / side.numel()
+        for side in (ours, theirs)
+    ]
+    return (shares[0] - shares[1]).abs().max().item()
+
+
 def raised(tensor):
     if tensor.is_complex():
         return tensor.to(torch.complex128)
@@ -107,15 +118,27 @@ def raised(tensor):
 
 
 try:
-    candidate = run(lambda tensor: tensor.to(device))
-    reference = run(raised)
+    if SEED is None:
+        candidate, reference = run(lambda tensor: tensor.to(device)), run(raised)
+    else:
+        candidate = run(lambda tensor: tensor.to(device), SEED)
+        reference = run(lambda tensor: tensor, SEED + 1)
 except Exception as err:
     print(f"the call cannot be made here: {{type(err).__name__}}: {{err}}", file=sys.stderr)
     sys.exit(2)
 is_off = len(candidate) != len(reference)
 for (name, ours), (_, theirs) in zip(candidate, reference):
     dtype, ours, theirs = ours.dtype, raised(ours.detach().cpu()), raised(theirs.detach())
-    if ours.dtype.is_floating_point or ours.dtype.is_complex:
+    if SEED is not None:
+        if ours.is_complex():
+            ours, theirs = torch.view_as_real(ours), torch.view_as_real(theirs)
+        gap = gap_between(ours, theirs) if ours.numel() and theirs.numel() else 0.0
+        limit = LIMITS.get(name, 2.7 * (2 / max(ours.numel(), 1)) ** 0.5)
+        wrong = gap > limit or ours.shape != theirs.shape
+        text = f"the distributions are {{gap:.3g}} apart; the limit is {{limit:.3g}}"
+        text += ": FAILED" if wrong else ""
+        is_off = is_off or wrong
+    elif ours.dtype.is_floating_point or ours.dtype.is_complex:
         # What the dtype can hold of the reference.
         theirs = raised(theirs.to(dtype))
         finite = torch.isfinite(ours) & torch.isfinite(theirs)
@@ -171,6 +194,7 @@ def save_error(
             device=str(device),
             imports="\n    ".join(f"import {module}" for module in imports) or "pass",
             remark=_LOST if checked.was_lost else "",
+            seed=checked.draw_seed,
             was_lost=checked.was_lost,
             args=args,
             kwargs=kwargs,
