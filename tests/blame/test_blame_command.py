@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from planted import Kernels, aten, capture, scaled
 
+from tensorprobe import PrecisionDebugger
 from tensorprobe.cli import main
 
 
@@ -124,6 +126,35 @@ def test_checksums_beside_statistics_are_told(
     out = capsys.readouterr().out
     assert "note        the dumps hold statistics and checksums" in out
     assert "statistics only" not in out
+
+
+def test_checksums_tell_that_an_exact_operation_moved_its_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"task": "statistics", "statistics": {"summary_mode": "md5"}}))
+
+    def pool(name: str, shift: int) -> str:
+        torch.manual_seed(0)
+        image, first, second = (
+            torch.randn(sizes) for sizes in ((2, 3, 16, 16), (8, 3, 3, 3), (8, 8, 3, 3))
+        )
+        change = Kernels(
+            aten.max_pool2d_with_indices,
+            0,
+            lambda result, _: (result[0].roll(shift, -1), result[1]),
+        )
+        with PrecisionDebugger(str(config), dump_path=str(tmp_path / name)), change:
+            image.requires_grad_()
+            values = torch.nn.functional.max_pool2d(torch.conv2d(image, first).relu(), 2)
+            torch.conv2d(values, second).relu()
+        return str(tmp_path / name)
+
+    assert main(["blame", pool("bad", 1), pool("good", 0)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("culprit     Functional.max_pool2d.0.forward.output.0")
+    assert "inputs      agree" in out
+    assert "output      differs by its elements' order or bits" in out
 
 
 def test_a_weight_whose_checksum_differs_is_named(

@@ -92,3 +92,24 @@ def test_of_another_argument_there_is_nothing_to_prove(
     assert main(["blame", str(bad), str(good), "--repro", str(tmp_path / "proof")]) == 0
     assert "the two runs tell it otherwise" in capsys.readouterr().out
     assert not (tmp_path / "proof").exists()
+
+
+def test_a_gradient_that_changes_between_two_calls_is_named_where_it_arrives(
+    tmp_path: Path,
+) -> None:
+    def train(name: str, factor: float) -> Path:
+        torch.manual_seed(0)
+        first, second, data = nn.Linear(8, 8), nn.Linear(8, 8), torch.randn(4, 8)
+        with PrecisionDebugger(dump_path=str(tmp_path / name), task="tensor"):
+            hidden = first(data)
+            # Numpy is not recorded.
+            hidden.register_hook(lambda g: torch.from_numpy(g.numpy() * factor).float())
+            second(functional.relu(hidden)).pow(2).mean().backward()
+        return tmp_path / name
+
+    reference = train("reference", 1.0)
+    assert blame(train("same", 1.0), reference).verdict == "identical"
+    answer = blame(train("candidate", 1.05), reference)
+    assert answer.culprit == "Functional.linear.0.backward"
+    assert answer.first is not None and answer.first.basis == "gap"
+    assert "between two recorded calls" in answer.first.cause.text

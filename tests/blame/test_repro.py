@@ -10,8 +10,10 @@ import pytest
 import torch
 from planted import Kernels, aten, capture, scaled
 
+from tensorprobe import PrecisionDebugger
 from tensorprobe.blame.repro import write_repro
 from tensorprobe.blame.run import investigate
+from tensorprobe.cli import main
 from tensorprobe.errors import RebuildError
 
 
@@ -116,3 +118,35 @@ def test_statistics_have_no_proof(tmp_path: Path) -> None:
     candidate = capture(tmp_path / "candidate", kernels, task="statistics")
     with pytest.raises(RebuildError, match="data were not recorded"):
         prove(candidate, reference, tmp_path / "proof")
+
+
+def test_of_other_random_numbers_there_is_nothing_to_prove(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (
+        str(capture(tmp_path / str(seed), chance=0.2, dropout_seed=seed)) for seed in (5, 8)
+    )
+    assert main(["blame", one, other, "--repro", str(tmp_path / "proof")]) == 0
+    assert "proof       none: nothing to replay: the two runs draw" in capsys.readouterr().out
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_gradient_that_cancels_to_noise_is_no_fault_of_the_device(tmp_path: Path) -> None:
+    def train(name: str, factor: float) -> Path:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Conv2d(8, 8, 3)
+        )
+        # What a bias adds, the norm behind it takes away: its gradient is 0, but for rounding.
+        image = torch.randn(4, 3, 12, 12, requires_grad=True)
+        kernels = Kernels(aten.convolution_backward, 1, scaled(factor))
+        with PrecisionDebugger(dump_path=str(tmp_path / name), task="tensor", level="L1"), kernels:
+            model(image).square().mean().backward()
+        return tmp_path / name
+
+    script = prove(train("bad", 1.01), train("good", 1.0), tmp_path / "proof")
+    answer = run(script)
+    errors = [[float(x) for x in line.split()[1:]] for line in answer.stdout.split("\n")[2:5]]
+    assert errors[2][2] > 1e-3
+    assert answer.returncode == 0, answer.stdout
+    assert "this device computes it right; the run did not" in answer.stdout

@@ -130,6 +130,13 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             "before it has any",
             "capture this call's gradients with tensorprobe, or at level mix",
         )
+    if suspect.basis == "gap" and suspect.place.startswith(f"{suspect.call}."):
+        return Cause(
+            "computation",
+            "the gradient that arrives here is not the one that was sent: what changes it between "
+            "two recorded calls was not recorded",
+            "look for a hook or a function of its own on this call's result",
+        )
     if suspect.basis == "gap":
         return Cause(
             "computation",

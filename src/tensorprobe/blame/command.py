@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from tensorprobe.blame.conclusion import Accused
 from tensorprobe.blame.run import Investigation, investigate
 from tensorprobe.blame.text import conclusion_lines
 from tensorprobe.errors import RebuildError
@@ -20,6 +21,7 @@ _NOTHING_TO_PROVE = {
     "sequence": "nothing to replay: only one run makes this call, which its record shows",
     "state": "nothing to replay: the operation computes what its inputs give, and these differ",
 }
+_RANDOM = "nothing to replay: the two runs draw other random numbers, which are not recorded"
 
 
 def blame_dumps(
@@ -53,23 +55,30 @@ def blame_dumps(
     for gap in investigation.missing:
         sys.stderr.write(f"missing: {clean_text(gap)}\n")
     first = conclusion.first
-    is_provable = first is not None and first.basis not in _NOTHING_TO_PROVE
+    is_provable = first is not None and _nothing_to_prove(first) is None
     return 2 if (problem is not None and is_provable) or investigation.missing else 0
 
 
 def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None, str | None]:
     """Return the script that was written, or why there is none."""
-    culprit = investigation.conclusion.culprit
-    if culprit is None:
+    first = investigation.conclusion.first
+    if first is None:
         return None, "there is no culprit"
-    from tensorprobe.blame.repro import write_repro
-
-    chosen = next(entry for entry in investigation.ordered if entry.suspect.call == culprit)
-    nothing = _NOTHING_TO_PROVE.get(chosen.suspect.basis)
+    nothing = _nothing_to_prove(first)
     if nothing is not None:
         return None, nothing
+    from tensorprobe.blame.repro import write_repro
+
+    chosen = next(entry for entry in investigation.ordered if entry.suspect.call == first.call)
     try:
         return write_repro(chosen, folder), None
     except RebuildError as err:
         # The answer stands without a proof.
         return None, str(err)
+
+
+def _nothing_to_prove(first: Accused) -> str | None:
+    """Return why no replay can show a fault; None if one can."""
+    if first.cause.kind == "randomness":
+        return _RANDOM
+    return _NOTHING_TO_PROVE.get(first.basis)

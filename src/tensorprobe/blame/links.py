@@ -6,10 +6,11 @@ to the last digit: within one run that does not happen by chance to tensors that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import StatisticsKey, statistics_key
+from tensorprobe.blame.agreement import StatisticsKey, is_float, statistics_key
 from tensorprobe.blame.order import phase_of
 from tensorprobe.records import CallRecord, TensorValue
 
@@ -32,10 +33,14 @@ class Links:
         external: the inputs that no call before made: data, parameters, buffers, constants, and
             the results of what was not recorded.
         users: the forward calls' inputs with each content, by the content's key.
+        masks: the inputs without statistics to follow them by (booleans have none) of which no call
+            before made the like: the same type and count, or the same last dimension, which a view
+            keeps.
     """
 
     external: dict[Use, StatisticsKey]
     users: dict[StatisticsKey, list[Use]]
+    masks: frozenset[Use] = frozenset()
 
 
 def follow_tensors(calls: Iterable[CallRecord]) -> Links:
@@ -43,22 +48,36 @@ def follow_tensors(calls: Iterable[CallRecord]) -> Links:
     made: set[StatisticsKey] = set()
     external: dict[Use, StatisticsKey] = {}
     users: dict[StatisticsKey, list[Use]] = {}
+    likes: set[tuple[str, str, int]] = set()
+    masks: set[Use] = set()
     for call in calls:
         if phase_of(call.name) != "forward":
             continue
-        results = []
+        results: list[StatisticsKey] = []
+        made_likes: set[tuple[str, str, int]] = set()
         for leaf in call.leaves():
             if not isinstance(leaf.value, TensorValue):
                 continue
             key = statistics_key(leaf.value)
+            use = Use(call.name, ".".join((leaf.section, *leaf.path)))
             if key is None:
+                if leaf.section == "output":
+                    made_likes.update(_likes(leaf.value))
+                elif not is_float(leaf.value) and likes.isdisjoint(_likes(leaf.value)):
+                    masks.add(use)
                 continue
             if leaf.section == "output":
                 results.append(key)
                 continue
-            use = Use(call.name, ".".join((leaf.section, *leaf.path)))
             users.setdefault(key, []).append(use)
             if key not in made:
                 external[use] = key
         made.update(results)
-    return Links(external, users)
+        likes |= made_likes
+    return Links(external, users, frozenset(masks))
+
+
+def _likes(value: TensorValue) -> tuple[tuple[str, str, int], ...]:
+    """Return what a tensor and its views have in common, as far as sizes tell."""
+    last = value.shape[-1] if value.shape else 1
+    return (value.dtype, "count", math.prod(value.shape)), (value.dtype, "last", last)

@@ -77,7 +77,11 @@ def find_start_differences(
         if pair.position > back:
             break
         for distance in agreements[pair.name].inputs:
-            key = links.external.get(Use(pair.reference.name, distance.place))
+            use = Use(pair.reference.name, distance.place)
+            key: object = links.external.get(use)
+            if use in links.masks and not _may_be_made_here(pair, backgrounds[pair.name]):
+                # The same pair of masks is as far apart wherever it is used.
+                key = (distance.candidate.shape, distance.value)
             if key is None or key in seen:
                 continue
             seen.add(key)
@@ -107,6 +111,11 @@ def _noise(pair: CallPair, distance: Distance, background: float) -> float:
     is_known = pair.name.startswith("Module.") or operation_of(pair.name) in PARAMETER_PLACES
     is_likely = _is_weight(distance) and not is_known
     return (_TIMES_UNSURE if is_likely else _TIMES) * background
+
+
+def _may_be_made_here(pair: CallPair, background: float) -> bool:
+    """Whether a mask may be what code between modules made of values that are noisy."""
+    return pair.name.startswith("Module.") and background > 0
 
 
 def _differs(distance: Distance, noise: float) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
 from tensorprobe.blame.explain import Background, Unexplained, explain_call
-from tensorprobe.blame.operations import MANY_STEPS, MATRIX, operation_of
+from tensorprobe.blame.operations import EXACT, MANY_STEPS, MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.siblings import Siblings
 from tensorprobe.blame.unseen import Unseen
@@ -67,6 +67,7 @@ class Walk:
         self.work = self._find_work(pairs, agreements)
         seen, back, siblings, unseen = _Seen(), _Seen(), Siblings(), Unseen()
         self.usual = 0.0
+        first_back = next((p.position for p in pairs if p.phase == "backward"), len(pairs))
         for pair in pairs:
             background = seen.background()
             if pair.phase == "backward":
@@ -92,7 +93,7 @@ class Walk:
             siblings.add(pair, agreement, is_sound=found is None)
             if found is not None:
                 self.unexplained[pair.name] = found
-            elif not self.unexplained:
+            elif not self.unexplained and not _is_copy_on_the_way_back(pair, first_back):
                 for output in agreement.outputs:
                     if is_float(output.candidate):
                         seen.add(output)
@@ -127,6 +128,12 @@ class Walk:
             found = explain_call(pair, agreement, None, Background(), TF32)
             return TF32 if found is None else 0.0
         return 0.0
+
+
+def _is_copy_on_the_way_back(pair: CallPair, first_back: int) -> bool:
+    """Whether a hook or an optimizer copies what was made before: no noise of its own shows."""
+    is_forward = pair.phase == "forward" and pair.position > first_back
+    return is_forward and operation_of(pair.name) in EXACT
 
 
 def _forward_agreement(

@@ -1,0 +1,65 @@
+"""What comes from outside and differs is told, also what has no statistics to follow it by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tensorprobe import PrecisionDebugger, blame
+
+
+def attend(folder: Path, mask: torch.Tensor, *, is_fused: bool = False) -> Path:
+    """Capture three layers of attention that share one mask."""
+    torch.manual_seed(0)
+    queries = torch.randn(4, 16, 32)
+    with PrecisionDebugger(dump_path=str(folder), task="tensor"):
+        values = queries
+        for _ in range(3):
+            if is_fused:
+                values = functional.scaled_dot_product_attention(
+                    queries, queries, values, attn_mask=mask
+                )
+            else:
+                scores = (queries @ queries.mT).masked_fill(~mask, -1e9)
+                values = functional.softmax(scores, -1) @ values
+    return folder
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_mask_from_outside_that_differs_is_named(is_fused: bool, tmp_path: Path) -> None:
+    causal = torch.tril(torch.ones(16, 16, dtype=torch.bool))
+    one_off = causal.clone()
+    one_off[10, 3] = False
+    reference = attend(tmp_path / "reference", causal, is_fused=is_fused)
+    same = attend(tmp_path / "same", causal.clone(), is_fused=is_fused)
+    assert blame(same, reference).verdict == "identical"
+    answer = blame(attend(tmp_path / "candidate", one_off, is_fused=is_fused), reference)
+    assert len(answer.start.places) == 1
+    use, _ = answer.start.places[0]
+    if is_fused:
+        # What the first call is given is data.
+        assert answer.verdict == "different from the start"
+        assert (use.call, use.place) == (
+            "Functional.scaled_dot_product_attention.0.forward",
+            "kwargs.attn_mask",
+        )
+    else:
+        assert answer.culprit == use.call == "Tensor.__invert__.0.forward"
+        assert answer.first is not None and answer.first.cause.kind == "state"
+
+
+def test_a_mask_that_the_run_makes_does_not_come_from_outside(tmp_path: Path) -> None:
+    def capture(name: str, nudge: float) -> Path:
+        torch.manual_seed(0)
+        values = torch.randn(64, 64)
+        edge = float(values[3, 5])
+        with PrecisionDebugger(dump_path=str(tmp_path / name), task="tensor"):
+            mask = (values * (1 + nudge) > edge)[None].expand(2, 64, 64)
+            values.masked_fill(mask, 0.0)
+        return tmp_path / name
+
+    answer = blame(capture("candidate", 2.0**-22), capture("reference", 0.0))
+    assert answer.start.kind == "none"
