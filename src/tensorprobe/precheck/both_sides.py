@@ -270,6 +270,14 @@ class BothSides:
         except REFUSALS as err:
             raise CannotJudgeError(self._refusal("the CPU", err)) from err
 
+    def runs_on_the_cpu(self) -> bool:
+        """Whether the CPU makes a call that the device does not."""
+        try:
+            self.run_reference()
+        except CannotJudgeError:
+            return False
+        return True
+
     def draw_again(self) -> Side:
         """Make a random call on the CPU in the recorded dtype, with other random numbers.
 

@@ -6,7 +6,6 @@ BothSides ─► outputs, written inputs, gradients ─► judge each ─► Che
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,11 +24,11 @@ from tensorprobe.precheck.both_sides import (
     LoadInputs,
 )
 from tensorprobe.precheck.draws import (
-    distribution_gap,
     dropout_probability,
     judge_distribution,
     judge_dropout,
     judge_dropout_gradient,
+    spread_of,
 )
 from tensorprobe.precheck.judge import (
     Judgement,
@@ -185,7 +184,7 @@ class _Check:
         try:
             candidate = self._sides.run_candidate()
         except DeviceRefusesError as err:
-            if err.is_unable or not self._runs_on_the_cpu():
+            if err.is_unable or not self._sides.runs_on_the_cpu():
                 raise
             return CheckedCall("error", message=f"{err}; the CPU runs it")
         if not candidate.outputs:
@@ -212,13 +211,6 @@ class _Check:
             device_seconds=candidate.seconds,
             reference_seconds=reference.seconds,
         )
-
-    def _runs_on_the_cpu(self) -> bool:
-        try:
-            self._sides.run_reference()
-        except CannotJudgeError:
-            return False
-        return True
 
     # --- outputs and gradients ---------------------------------------------------------------
 
@@ -422,8 +414,7 @@ class _Check:
                 while len(references) < _DRAWS:
                     references.append(self._sides.draw_again())
                 draws = [side.outputs[index].detach() for side in references]
-                pairs = itertools.combinations(draws, 2)
-                judgement = judged(spread=max(distribution_gap(*pair) for pair in pairs))
+                judgement = judged(spread=spread_of(draws))
             found.append(CheckedOutput(f"forward.output.{index}", ours, theirs, judgement))
         return found
 

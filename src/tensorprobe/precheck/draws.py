@@ -6,18 +6,20 @@ are zero where results are. Everything else: the numbers are spread as those tha
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 
 from tensorprobe.precheck.judge import Judgement, rounding_unit
 
 __all__ = [
-    "distribution_gap",
     "dropout_probability",
     "judge_distribution",
     "judge_dropout",
     "judge_dropout_gradient",
+    "spread_of",
 ]
 
 # A right dropout is this many standard deviations off once in sixteen thousand calls.
@@ -122,7 +124,7 @@ def judge_distribution(
     count = candidate.numel() * (2 if candidate.is_complex() else 1)
     if not count:
         return Judgement("pass", "no elements")
-    gap = distribution_gap(candidate, reference)
+    gap = _gap(candidate, reference)
     draws = count if groups is None else min(groups, count)
     limit = max(_APART * math.sqrt(2 / draws), _SPREADS * spread)
     text = f"judged by its distribution: the largest gap is {gap:.3g}, {draws} draws allow"
@@ -131,7 +133,12 @@ def judge_distribution(
     return Judgement("pass", f"{text} {min(limit, 1.0):.3g}")
 
 
-def distribution_gap(one: torch.Tensor, other: torch.Tensor) -> float:
+def spread_of(draws: Sequence[torch.Tensor]) -> float:
+    """Return how far apart those two of some draws are that are furthest apart."""
+    return max(_gap(*pair) for pair in itertools.combinations(draws, 2))
+
+
+def _gap(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return the largest difference of the shares below any number, of two draws of one shape."""
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other)
