@@ -44,7 +44,7 @@ def test_frames_of_torch_tools_and_python_are_passed_over(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/home/me/torch/train.py", "/work/msprobe/train.py", "<stdin>", "/lib/train.py"]
+    "path", ["/home/me/torch/train.py", "/data/msprobe/train.py", "<stdin>", "/lib/train.py"]
 )
 def test_a_users_folder_may_be_called_like_a_tool(path: str) -> None:
     frame = Frame(path, 1, "main", "")

@@ -63,7 +63,7 @@ def test_of_many_ranks_those_are_shown_that_differ(
     pair = str(tmp_path / "a" / "step0"), str(tmp_path / "b" / "step0")
     assert main(["compare", *pair, "-o", str(tmp_path / "o"), "--no-blame"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "12 ranks: 24 values compared by statistics: 23 passed, 1 failed"
+    assert lines[0] == "12 ranks and steps: 24 values compared by statistics: 23 passed, 1 failed"
     assert lines[1] == "step0/rank7: 2 values compared by statistics: 1 passed, 1 failed"
     assert lines[2] == f"  first that fails: {RELU}.output.0"
     assert lines[-1].startswith(f"24 files in {tmp_path / 'o'}: compare_result_rank0_")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,15 +145,15 @@ def test_what_a_call_draws_does_not_resemble_inputs_that_were_made_up(
         assert report.counts["pass"] >= 2 and not report.has_errors, report.worst_first()
 
 
-def test_a_call_that_dies_or_hangs_costs_that_call_alone(odd_ops: Path, tmp_path: Path) -> None:
-    report = tensorprobe.precheck(
-        odd_ops,
-        tmp_path,
-        devices=["cpu"],
-        imports=["odd_ops_of_test"],
-        include=["fine", "dies", "hangs"],
-        timeout=8,
+def check_odd_ops(dump: Path, output: Path, **options: Any) -> PrecheckReport:
+    names = ["fine", "dies", "hangs"]
+    return tensorprobe.precheck(
+        dump, output, devices=["cpu"], imports=["odd_ops_of_test"], include=names, **options
     )
+
+
+def test_a_call_that_dies_or_hangs_costs_that_call_alone(odd_ops: Path, tmp_path: Path) -> None:
+    report = check_odd_ops(odd_ops, tmp_path, timeout=8)
     lines = {line.name.removeprefix("odd_ops_of_test."): line for line in report.lines}
     assert [lines[name].verdict for name in ("fine.0", "fine.1")] == ["pass", "pass"]
     assert lines["dies.0"].verdict == "error"
@@ -230,15 +231,7 @@ def test_the_script_of_a_random_call_compares_distributions(tmp_path: Path) -> N
 
 def test_a_call_that_dies_or_hangs_is_kept_too(odd_ops: Path, tmp_path: Path) -> None:
     errors = tmp_path / "errors"
-    report = tensorprobe.precheck(
-        odd_ops,
-        tmp_path,
-        devices=["cpu"],
-        imports=["odd_ops_of_test"],
-        include=["fine", "dies", "hangs"],
-        timeout=5,
-        save_errors=errors,
-    )
+    report = check_odd_ops(odd_ops, tmp_path, timeout=5, save_errors=errors)
     assert [line.verdict for line in report.lines] == ["pass", "error", "error", "pass"]
     for line in report.lines[1:3]:
         folder = errors / line.name

@@ -204,11 +204,11 @@ def _name_finished(pairs: Sequence[PartPair], results: Sequence[PartResult]) -> 
     """Say which ranks were compared before a user ended it; empty where there is one only."""
     if len(pairs) == 1:
         return ""
-    done = {result.label for result in results}
+    done = dict.fromkeys(result.label for result in results)
     left = [pair.candidate.label for pair in pairs if pair.candidate.label not in done]
     if not left:
-        return f"all {len(pairs)} ranks are compared and written; who is at fault is not known"
-    finished = f"{_name_some(sorted(done))}; their files are whole" if done else "none"
+        return f"all {len(pairs)} are compared and written; who is at fault is not known"
+    finished = f"{_name_some(list(done))}; their files are whole" if done else "none"
     return f"compared: {finished}; not compared: {_name_some(left)}"
 
 

@@ -14,7 +14,7 @@ from tensorprobe.report.value_text import clean_text
 __all__ = ["PartSummary", "print_answer", "print_call", "print_summary", "show_progress"]
 
 _LISTED = 20
-# More ranks than these do not fit one screen.
+# More ranks and steps than these do not fit one screen.
 _MANY = 8
 
 
@@ -94,7 +94,7 @@ def _print_many(parts: Sequence[PartSummary]) -> None:
     counts = _counts(
         *(sum(getattr(part, name) for part in parts) for name in ("passed", "failed", "open"))
     )
-    out.write(f"{len(parts)} ranks: {total} values compared by {kinds}: {counts}\n")
+    out.write(f"{len(parts)} ranks and steps: {total} values compared by {kinds}: {counts}\n")
     shown = [part for part in parts if part.failed or part.unmatched or part.reference_only]
     for part in shown[:_LISTED]:
         _print_part(part)

@@ -1,0 +1,164 @@
+"""Views and writes in place: each call has the gradients before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from gradient_runs import Capture, assert_equal, capturing, leaves
+from torch import Tensor
+from torch.nn import functional
+
+
+@pytest.fixture
+def capture(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Capture]:
+    with capturing(tmp_path, caplog) as run:
+        yield run
+
+
+# --- views and writes in place -------------------------------------------------------------------
+
+
+def test_an_activation_in_place_has_the_gradients_before_and_after_it(capture: Capture) -> None:
+    x, w = leaves((5, 3), (4, 3))
+    upstream = torch.randn(5, 4)
+
+    def run() -> None:
+        functional.relu(functional.linear(x, w), inplace=True).backward(upstream)
+
+    captured = capture(run)
+    hidden = functional.linear(x, w).detach().requires_grad_()
+    (into_linear,) = torch.autograd.grad(functional.relu(hidden), hidden, upstream)
+    assert_equal(captured.inputs("Functional.relu.0.backward"), [upstream])
+    assert_equal(captured.outputs("Functional.relu.0.backward"), [into_linear])
+    assert_equal(captured.inputs("Functional.linear.0.backward"), [into_linear])
+
+
+# How a view is taken of a 4×4 tensor.
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "view": lambda b: b.view(-1),
+    "slice": lambda b: b[1:3, 2:],
+    "column": lambda b: b[:, 1],
+    "step": lambda b: b[::2, ::3],
+    "transpose": lambda b: b.t(),
+    "last": lambda b: b[-1],
+}
+
+
+# Columns cannot be flattened without a copy.
+@pytest.mark.parametrize(
+    ("view", "layout"),
+    [(v, way) for v in VIEWS for way in ("rows", "columns") if (v, way) != ("view", "columns")],
+)
+def test_a_view_written_in_place_has_the_gradients_before_and_after_it(
+    capture: Capture, view: str, layout: str
+) -> None:
+    take = VIEWS[view]
+    (x,) = leaves((4, 4))
+    upstream = torch.randn(4, 4)
+
+    def base_of(x: Tensor) -> Tensor:
+        # An elementwise operation keeps the layout of what it is given.
+        return (x if layout == "rows" else x.t()).sin()
+
+    def run() -> None:
+        base = base_of(x)
+        assert base.is_contiguous() == (layout == "rows")
+        take(base).tanh_()
+        base.backward(upstream)
+
+    captured = capture(run)
+    part = take(base_of(x)).detach().clone().requires_grad_()
+    after = take(upstream)
+    (before,) = torch.autograd.grad(part.tanh(), part, after)
+    assert_equal(captured.inputs("Tensor.tanh_.0.backward"), [after])
+    assert_equal(captured.outputs("Tensor.tanh_.0.backward"), [before])
+    total = upstream.clone()
+    take(total).copy_(before)
+    assert_equal(captured.inputs("Tensor.sin.0.backward"), [total])
+
+
+def test_a_view_written_twice_has_each_write_its_gradients(capture: Capture) -> None:
+    (x,) = leaves((3, 4))
+    upstream = torch.randn(12)
+
+    def run() -> None:
+        part = (x * 2.0).view(-1)
+        part.mul_(3.0)
+        part.tanh_()
+        part.backward(upstream)
+
+    captured = capture(run)
+    middle = (x * 6.0).detach().view(-1).requires_grad_()
+    (before_tanh,) = torch.autograd.grad(middle.tanh(), middle, upstream)
+    assert_equal(captured.outputs("Tensor.tanh_.0.backward"), [before_tanh])
+    assert_equal(captured.inputs("Tensor.mul_.0.backward"), [before_tanh])
+    assert_equal(captured.outputs("Tensor.mul_.0.backward"), [before_tanh * 3.0])
+
+
+def test_a_view_added_into_another_of_the_same_tensor(capture: Capture) -> None:
+    (x,) = leaves((4, 3))
+    upstream = torch.randn(4, 3)
+
+    def run() -> None:
+        base = x * 2.0
+        base[:2].add_(base[2:])
+        base.backward(upstream)
+
+    captured = capture(run)
+    assert_equal(captured.inputs("Tensor.add_.0.backward"), [upstream[:2]])
+    assert_equal(captured.outputs("Tensor.add_.0.backward"), [upstream[:2], upstream[:2]])
+
+
+def test_writing_through_one_view_leaves_the_gradients_of_another_right(capture: Capture) -> None:
+    (x,) = leaves((3, 4))
+    upstream = torch.randn(4, 3)
+    kept: list[Tensor] = []
+
+    def run() -> None:
+        base = x * 2.0
+        one, other = base.view(-1), base.view(4, 3)
+        one.tanh_()
+        kept.append(other)
+        functional.gelu(other).backward(upstream)
+
+    captured = capture(run)
+    copy = kept[0].detach().requires_grad_()
+    (expected,) = torch.autograd.grad(functional.gelu(copy), copy, upstream)
+    assert_equal(captured.outputs("Functional.gelu.0.backward"), [expected])
+    assert_equal(captured.inputs("Tensor.tanh_.0.backward"), [expected.view(-1)])
+
+
+@pytest.mark.parametrize("equation", ["bij,kj->bik", "bij,kj->kib"])
+def test_an_output_that_is_a_view_and_is_written_later_keeps_its_gradient(
+    capture: Capture, equation: str
+) -> None:
+    x, w = leaves((2, 3, 4), (5, 4))
+    copies = [t.detach().clone().requires_grad_() for t in (x, w)]
+    result = torch.einsum(equation, *copies)
+    assert result._is_view()
+    upstream = torch.randn_like(result)
+    expected = torch.autograd.grad(result, copies, upstream * 2.0)
+
+    captured = capture(lambda: torch.einsum(equation, x, w).mul_(2.0).backward(upstream))
+
+    assert_equal(captured.inputs("Torch.einsum.0.backward"), [upstream * 2.0])
+    assert_equal(captured.outputs("Torch.einsum.0.backward"), expected)
+    assert_equal(captured.outputs("Tensor.mul_.0.backward"), [upstream * 2.0])
+
+
+def test_residual_addition_in_place(capture: Capture) -> None:
+    x, w = leaves((3, 4), (4, 4))
+    upstream = torch.randn(3, 4)
+
+    def run() -> None:
+        hidden = x * 2.0
+        hidden += functional.linear(x, w)
+        hidden.backward(upstream)
+
+    captured = capture(run)
+    assert_equal(captured.outputs("Tensor.__iadd__.0.backward"), [upstream, upstream])
+    expected = torch.autograd.grad(functional.linear(x, w), (x, w), upstream)
+    assert_equal(captured.outputs("Functional.linear.0.backward"), expected)
