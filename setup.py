@@ -29,6 +29,7 @@ setup(
                 "_crc32",
                 "capture._drafts",
                 "capture._graph",
+                "capture._hooks",
                 "compare._plain_rows",
                 "report._row_text",
                 "store._entry_text",

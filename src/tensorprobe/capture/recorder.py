@@ -18,7 +18,14 @@ import torch
 
 from tensorprobe.capture.describe import Drafted, describe
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
-from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
+from tensorprobe.capture.drafts import (
+    Draft,
+    DraftTable,
+    Numbers,
+    draft_usual,
+    is_plain,
+    make_draft,
+)
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.transport import TensorTransport
@@ -140,6 +147,17 @@ class Recorder:
         with self._lock:
             draft = self._draft_tensor
             if self.keeps_data is None:
+                if draft_usual is not None:
+                    return draft_usual(
+                        values,
+                        self._drafts,
+                        self._statistics.ask,
+                        self._checksums.ask if self._with_checksums else None,
+                        count_dispatch_modes,
+                        draft,
+                        describe,
+                        _NO_NAME,
+                    )
                 return tuple(
                     [
                         draft(value, _NO_NAME)
