@@ -2,6 +2,7 @@
  *
  *     fits(function, "PiPPi")        does the kernel take these arguments, and pointers behind them?
  *     launch(function, threads, shared, "PiPPi", programs, stream, address, count, ...)
+ *     Rows(...)                      the rows of one table, and ask(tensor): the usual tensor's numbers
  *
  * 'P' and 'l' stand for 64 bits, 'i' for 32. Triton's own launcher asks the driver about each
  * pointer and calls back into Python; a captured step launches a thousand kernels. The driver is
@@ -12,6 +13,7 @@
 #include <Python.h>
 #include <dlfcn.h>
 #include <stdint.h>
+#include <structmember.h>
 #include <string.h>
 
 #define MOST_ARGUMENTS 16
@@ -100,6 +102,236 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t given)
     Py_RETURN_NONE;
 }
 
+/* Where the numbers of one device's tensors go, a row each; triton_statistics.py has the meaning. */
+typedef struct {
+    PyObject_HEAD
+    /* By dtype: (function, threads, shared). */
+    PyObject *ways;
+    /* Who waits for the rows since the last batch, and how many elements each is of. */
+    PyObject *waiting, *counts;
+    PyObject *measured_class, *current_stream, *current_device;
+    uint64_t extremes, sums, stream;
+    Py_ssize_t next, rows, share, most_programs, alignment, largest;
+    long device;
+    /* Whether the current stream has been this one since somebody looked. */
+    int has_stream;
+} Rows;
+
+#define TEXTS(X) X(numel) X(get_device) X(ndim) X(dtype) X(is_contiguous) X(data_ptr)
+#define DECLARE(text) static PyObject *text_##text;
+TEXTS(DECLARE)
+
+/* Turn an answer, which is taken over, into a number; -1 on failure. */
+static long long number_of(PyObject *answer)
+{
+    long long number = answer ? PyLong_AsLongLong(answer) : -1;
+    Py_XDECREF(answer);
+    return number;
+}
+
+static long long ask_method(PyObject *tensor, PyObject *method)
+{
+    return number_of(PyObject_CallMethodObjArgs(tensor, method, NULL));
+}
+
+/* Whether the tables are written by the stream that is noted, on the device that is current. */
+static int is_in_place(Rows *self)
+{
+    if (!self->has_stream)
+        return 0;
+    PyObject *index = PyLong_FromLong(self->device);
+    PyObject *answer = index ? PyObject_CallFunctionObjArgs(self->current_stream, index, NULL) : NULL;
+    uint64_t stream = answer ? PyLong_AsUnsignedLongLongMask(answer) : 0;
+    Py_XDECREF(index);
+    Py_XDECREF(answer);
+    if (PyErr_Occurred())
+        return -1;
+    if (stream != self->stream)
+        return 0;
+    return number_of(PyObject_CallObject(self->current_device, NULL)) == self->device;
+}
+
+/* Return how the kernel for a tensor is launched, a borrowed (function, threads, shared); or NULL. */
+static PyObject *way_for(Rows *self, PyObject *tensor)
+{
+    if (ask_method(tensor, text_get_device) != self->device ||
+        number_of(PyObject_GetAttr(tensor, text_ndim)) <= 0)
+        return NULL;
+    PyObject *dtype = PyObject_GetAttr(tensor, text_dtype);
+    PyObject *way = dtype ? PyDict_GetItemWithError(self->ways, dtype) : NULL;
+    Py_XDECREF(dtype);
+    if (!way)
+        return NULL;
+    PyObject *answer = PyObject_CallMethodObjArgs(tensor, text_is_contiguous, NULL);
+    int is_contiguous = answer == Py_True;
+    Py_XDECREF(answer);
+    return is_contiguous ? way : NULL;
+}
+
+static int launch_row(Rows *self, PyObject *way, uint64_t address, Py_ssize_t count)
+{
+    uint64_t function = PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(way, 0));
+    unsigned threads = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GetItem(way, 1));
+    unsigned shared = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GetItem(way, 2));
+    if (PyErr_Occurred())
+        return -1;
+    uint64_t values[5 + MOST_HIDDEN] = {address, (uint64_t)count, self->extremes, self->sums,
+                                        (uint64_t)self->next};
+    void *addresses[5 + MOST_HIDDEN];
+    for (int place = 0; place < 5 + MOST_HIDDEN; place++)
+        addresses[place] = &values[place];
+    Py_ssize_t programs = (count + self->share - 1) / self->share;
+    if (programs > self->most_programs)
+        programs = self->most_programs;
+    int failure;
+    Py_BEGIN_ALLOW_THREADS
+    failure = launch_kernel((void *)(uintptr_t)function, (unsigned)programs, 1, 1, threads, 1, 1, shared,
+                            (void *)(uintptr_t)self->stream, addresses, NULL);
+    Py_END_ALLOW_THREADS
+    return failure ? -1 : 0;
+}
+
+/* Measure a usual tensor into the next row and return who waits for it; None: ask Python. */
+static PyObject *ask(PyObject *object, PyObject *tensor)
+{
+    Rows *self = (Rows *)object;
+    PyObject *way = self->next < self->rows && find_driver() ? way_for(self, tensor) : NULL;
+    long long count = way ? ask_method(tensor, text_numel) : 0;
+    uint64_t address = count > 0 && count <= self->largest ? (uint64_t)ask_method(tensor, text_data_ptr) : 0;
+    int is_usual = !PyErr_Occurred() && address && !(address % (uint64_t)self->alignment);
+    if (is_usual)
+        is_usual = is_in_place(self);
+    if (is_usual <= 0)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (launch_row(self, way, address, (Py_ssize_t)count))
+        /* Whatever the driver has against it, Python asks it in another way. */
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    PyObject *measured = PyObject_CallFunctionObjArgs(self->measured_class, Py_None, NULL);
+    PyObject *size = measured ? PyLong_FromLongLong(count) : NULL;
+    if (!size || PyList_Append(self->waiting, measured) || PyList_Append(self->counts, size))
+        Py_CLEAR(measured);
+    Py_XDECREF(size);
+    self->next++;
+    return measured;
+}
+
+/* Note the stream that is current now and may write the tables. */
+static PyObject *set_stream(PyObject *object, PyObject *stream)
+{
+    Rows *self = (Rows *)object;
+    self->has_stream = stream != Py_None;
+    self->stream = self->has_stream ? PyLong_AsUnsignedLongLongMask(stream) : 0;
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *ways, *measured_class, *current_stream, *current_device;
+    unsigned long long extremes, sums;
+    Py_ssize_t rows, share, most_programs, alignment, largest;
+    long device;
+    if ((kwargs && PyDict_Size(kwargs)) ||
+        !PyArg_ParseTuple(args, "O!OOOlKKnnnnn", &PyDict_Type, &ways, &measured_class, &current_stream,
+                          &current_device, &device, &extremes, &sums, &rows, &share, &most_programs,
+                          &alignment, &largest))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Rows *self = (Rows *)allocate(type, 0);
+    if (!self)
+        return NULL;
+    self->ways = Py_NewRef(ways);
+    self->measured_class = Py_NewRef(measured_class);
+    self->current_stream = Py_NewRef(current_stream);
+    self->current_device = Py_NewRef(current_device);
+    self->waiting = PyList_New(0);
+    self->counts = PyList_New(0);
+    self->device = device;
+    self->extremes = extremes;
+    self->sums = sums;
+    self->rows = rows;
+    self->share = share;
+    self->most_programs = most_programs;
+    self->alignment = alignment;
+    self->largest = largest;
+    if (!self->waiting || !self->counts) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void free_rows(PyObject *object)
+{
+    Rows *self = (Rows *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(self->ways);
+    Py_XDECREF(self->measured_class);
+    Py_XDECREF(self->current_stream);
+    Py_XDECREF(self->current_device);
+    Py_XDECREF(self->waiting);
+    Py_XDECREF(self->counts);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* Add a row that Python has measured. */
+static PyObject *add(PyObject *object, PyObject *args)
+{
+    Rows *self = (Rows *)object;
+    PyObject *measured, *count;
+    if (!PyArg_ParseTuple(args, "OO", &measured, &count) || PyList_Append(self->waiting, measured) ||
+        PyList_Append(self->counts, count))
+        return NULL;
+    self->next++;
+    Py_RETURN_NONE;
+}
+
+/* Return who waits and how many elements each is of, and begin anew. */
+static PyObject *take(PyObject *object, PyObject *nothing)
+{
+    Rows *self = (Rows *)object;
+    PyObject *waiting = PyList_New(0), *counts = PyList_New(0);
+    (void)nothing;
+    PyObject *taken = waiting && counts ? PyTuple_Pack(2, self->waiting, self->counts) : NULL;
+    if (!taken) {
+        Py_XDECREF(waiting);
+        Py_XDECREF(counts);
+        return NULL;
+    }
+    Py_DECREF(self->waiting);
+    Py_DECREF(self->counts);
+    self->waiting = waiting;
+    self->counts = counts;
+    self->has_stream = 0;
+    return taken;
+}
+
+static PyMethodDef row_methods[] = {
+    {"ask", ask, METH_O, "Measure a usual tensor; None: it is not, and nothing is done."},
+    {"add", add, METH_VARARGS, "Add a row that was measured elsewhere."},
+    {"set_stream", set_stream, METH_O, "Note the stream that writes from now on."},
+    {"take", take, METH_NOARGS, "Return those that wait and their counts, and forget them."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef row_members[] = {
+    {"next", T_PYSSIZET, offsetof(Rows, next), READONLY, "The row for the next tensor."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot row_slots[] = {
+    {Py_tp_new, make_rows},         {Py_tp_dealloc, free_rows},
+    {Py_tp_methods, row_methods},   {Py_tp_members, row_members},
+    {Py_tp_doc, "The rows of one table on a device."}, {0, NULL},
+};
+
+static PyType_Spec row_spec = {
+    "tensorprobe.summary._launch.Rows", sizeof(Rows), 0, Py_TPFLAGS_DEFAULT, row_slots,
+};
+
 static PyMethodDef methods[] = {
     {"fits", fits, METH_VARARGS, "Whether a kernel takes arguments of these kinds."},
     {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL, "Launch a kernel."},
@@ -113,5 +345,14 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__launch(void)
 {
-    return PyModule_Create(&module);
+#define INTERN(text)                                                                                 \
+    if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
+        return NULL;
+    TEXTS(INTERN)
+    PyObject *made = PyModule_Create(&module);
+    PyObject *rows_class = made ? PyType_FromSpec(&row_spec) : NULL;
+    if (made && (!rows_class || PyModule_AddObjectRef(made, "Rows", rows_class)))
+        Py_CLEAR(made);
+    Py_XDECREF(rows_class);
+    return made;
 }

@@ -55,30 +55,32 @@ class StatisticsQueue(DeliveryQueue):
         super().__init__()
         # By the GPU's index.
         self._tables: dict[int, Any] = {}
-        # Since the last batch was sent off: who waits for which row.
-        self._rows: dict[int, list[Measured]] = {}
+        # Asks the table that was used last.
+        self._ask_quickly: Callable[[torch.Tensor], Measured | None] | None = None
         self._others: dict[torch.device, list[tuple[Measured, torch.Tensor, bool]]] = {}
         self._streams: dict[torch.device, set[int]] = {}
 
     def ask(self, tensor: torch.Tensor) -> Measured:
         """Measure a plain tensor as it is at this moment."""
+        if self._ask_quickly is not None and (waiting := self._ask_quickly(tensor)) is not None:
+            self._count()
+            return waiting
         count = tensor.numel()
         if not count:
             return Measured(_NOTHING)
         if tensor.is_cpu:
             return Measured(_measure_on_host(tensor))
-        measured = Measured(None)
         if _gpu is not None and tensor.is_cuda and tensor.dtype in _gpu.SUPPORTED and tensor.ndim:
             index = tensor.get_device()
             table = self._tables.get(index)
             if table is None or table.is_full:
                 self.send()
-                table = self._tables[index] = _gpu.GpuTable(tensor.device)
-                self._rows[index] = []
-            table.measure(tensor, count)
-            self._rows[index].append(measured)
+                table = self._tables[index] = _gpu.GpuTable(tensor.device, Measured)
+            measured: Measured = table.measure(tensor, count)
+            self._ask_quickly = table.ask
         else:
             device = tensor.device
+            measured = Measured(None)
             row = (measured, _measure_on_device(tensor), tensor.dtype is torch.bool)
             self._others.setdefault(device, []).append(row)
             if tensor.is_cuda:
@@ -89,11 +91,11 @@ class StatisticsQueue(DeliveryQueue):
 
     def _take_batches(self) -> list[Batch]:
         batches: list[Batch] = []
-        for index, rows in self._rows.items():
-            if rows:
-                transfer, counts = self._tables[index].send()
+        for table in self._tables.values():
+            sent = table.send()
+            if sent is not None:
+                transfer, rows, counts = sent
                 batches.append(Batch(transfer, _deliver_rows(rows, counts)))
-                self._rows[index] = []
         for device, others in self._others.items():
             transfer = Transfer(device, self._streams.pop(device, ()), _stacked(others))
             batches.append(Batch(transfer, _deliver_others(others)))

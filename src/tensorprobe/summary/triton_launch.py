@@ -56,15 +56,20 @@ class Launcher:
         # By device, dtype, alignment and width of the count: the quick ways, the best one last.
         self._known: dict[Hashable, list[_Way]] = {}
 
-    def quick_way(self, index: int, dtype: torch.dtype) -> _Way | None:
-        """Return what launches the kernel over fewer than 2^31 aligned elements, once it is known.
+    def quick_way(self, index: int, dtype: torch.dtype) -> tuple[int, int, int] | None:
+        """Return how the driver launches the kernel over fewer than 2^31 aligned elements.
 
-        It gets the programs, the stream, the address, how many elements, the tables' addresses and
-        the other numbers, and wants the device to be the current one.
+        Returns:
+            The kernel's handle, its threads and its shared memory; None if that is not known, or
+            the kernel takes other things than data, a count, two tables and a row.
         """
         ways = self._known.get((index, dtype, True, False))
+        way = ways[-1] if ways else None
         # The driver's way takes what it is given; the others may still turn out to be none.
-        return ways[-1] if ways and isinstance(ways[-1], partial) else None
+        if not isinstance(way, partial) or way.args[3] != "PiPPi":
+            return None
+        function, threads, shared, _ = way.args
+        return function, threads, shared
 
     def launch(
         self,

@@ -8,12 +8,14 @@ atomics, so a tensor costs one launch.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
 from tensorprobe.summary.triton_launch import ALIGNED, LARGEST_COUNT, Launcher, TableArguments
@@ -65,28 +67,85 @@ def _reduce(data, count, extremes, sums, row, BLOCK: tl.constexpr, UNROLL: tl.co
 _launcher = Launcher(_reduce, {"BLOCK": _BLOCK, "UNROLL": _UNROLL}, num_warps=_WARPS)
 
 
-class GpuTable:
-    """The numbers of up to 8192 tensors of one device."""
+class _Rows:
+    """Who waits for which row of a table, since the last batch was sent off."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
+        self.next = 0
+        self._waiting: list[Any] = []
+        self._counts: list[int] = []
+
+    def ask(self, tensor: torch.Tensor) -> None:
+        """Measure nothing: here no tensor is a usual one."""
+
+    def add(self, measured: Any, count: int) -> None:
+        """Add the next row, of a tensor with so many elements."""
+        self._waiting.append(measured)
+        self._counts.append(count)
+        self.next += 1
+
+    def set_stream(self, stream: int) -> None:
+        """Note the stream that writes from now on."""
+
+    def take(self) -> tuple[list[Any], list[int]]:
+        """Return those that wait and their counts, and forget them."""
+        taken = self._waiting, self._counts
+        self._waiting, self._counts = [], []
+        return taken
+
+
+class GpuTable:
+    """The numbers of up to 8192 tensors of one device.
+
+    Args:
+        device: the device.
+        measured_class: makes what waits for a row.
+
+    Attributes:
+        ask: measures a tensor like those before and returns what waits for its numbers; None if it
+            is another, for `measure`.
+    """
+
+    def __init__(self, device: torch.device, measured_class: Callable[[None], Any]) -> None:
         self._extremes = torch.empty((_ROWS, 2), dtype=torch.float32, device=device)
         self._extremes[:, 0] = -math.inf
         self._extremes[:, 1] = math.inf
         self._sums = torch.zeros((_ROWS, 2), dtype=torch.float64, device=device)
         self._arguments = TableArguments(self._extremes, self._sums)
-        self._next = 0
-        self._counts: list[int] = []
         self._streams = StreamsOf(device)
         self._index = self._extremes.get_device()
-        self._ways: dict[torch.dtype, Any] = {}
+        self._measured_class = measured_class
+        # How the driver launches the kernel: its handle, threads and shared memory.
+        self._ways: dict[torch.dtype, tuple[int, int, int]] = {}
+        self._rows = self._make_rows()
+        # A step asks a thousand times.
+        self.ask: Callable[[torch.Tensor], Any] = self._rows.ask
+
+    def _make_rows(self) -> Any:
+        compiled = load_compiled("tensorprobe.summary._launch", "Rows")
+        if compiled is None:
+            return _Rows()
+        return compiled.Rows(
+            self._ways,
+            self._measured_class,
+            torch._C._cuda_getCurrentRawStream,
+            torch._C._cuda_getDevice,
+            self._index,
+            *self._arguments.addresses,
+            _ROWS,
+            _BLOCK * _UNROLL,
+            _MOST_PROGRAMS,
+            ALIGNED,
+            LARGEST_COUNT,
+        )
 
     @property
     def is_full(self) -> bool:
         """Whether there is no row for another tensor."""
-        return self._next == _ROWS
+        return bool(self._rows.next == _ROWS)
 
-    def measure(self, tensor: torch.Tensor, count: int) -> None:
-        """Start measuring a tensor of so many elements in the next row."""
+    def measure(self, tensor: torch.Tensor, count: int) -> Any:
+        """Start measuring a tensor of so many elements; returns what waits for its numbers."""
         if not tensor.is_contiguous():
             layout = merged_layout(tensor)
             # Numbers have no order: a permuted tensor is read as it lies in memory.
@@ -94,25 +153,29 @@ class GpuTable:
                 tensor = tensor.detach().contiguous()
         programs = min(-(-count // (_BLOCK * _UNROLL)), _MOST_PROGRAMS)
         stream = self._streams.join()
-        address, dtype = tensor.data_ptr(), tensor.dtype
-        way = self._ways.get(dtype)
-        is_usual = not address % ALIGNED and count <= LARGEST_COUNT
-        if way is None or not is_usual or torch._C._cuda_getDevice() != self._index:
-            _launcher.launch(tensor, stream, programs, count, self._arguments, self._next)
-            self._ways[dtype] = _launcher.quick_way(self._index, dtype)
-        else:
-            # A step asks a thousand times.
-            way(programs, stream, address, count, *self._arguments.addresses, self._next)
-        self._counts.append(count)
-        self._next += 1
+        _launcher.launch(tensor, stream, programs, count, self._arguments, self._rows.next)
+        if tensor.dtype not in self._ways:
+            way = _launcher.quick_way(self._index, tensor.dtype)
+            if way is not None:
+                self._ways[tensor.dtype] = way
+        self._rows.set_stream(stream)
+        measured = self._measured_class(None)
+        self._rows.add(measured, count)
+        return measured
 
-    def send(self) -> tuple[Transfer, list[int]]:
-        """Send off the rows since the last time; returns them and how many elements each is of."""
-        rows = slice(self._next - len(self._counts), self._next)
+    def send(self) -> tuple[Transfer, list[Any], list[int]] | None:
+        """Send off the rows since the last time, if there are any.
+
+        Returns:
+            The rows, who waits for each, and how many elements each is of.
+        """
+        waiting, counts = self._rows.take()
+        if not waiting:
+            return None
+        rows = slice(self._rows.next - len(counts), self._rows.next)
         extremes, sums = self._extremes[rows], self._sums[rows]
         transfer = Transfer(extremes.device, self._streams.take(), lambda: (extremes, sums))
-        counts, self._counts = self._counts, []
-        return transfer, counts
+        return transfer, waiting, counts
 
 
 def read_rows(
