@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -434,6 +435,7 @@ class Session:
         recorder.add(name, inputs=into, outputs=out, parent=above)
 
 
+@functools.cache
 def _devices() -> tuple[str, ...]:
     if torch.cuda.is_available():
         return tuple(

@@ -38,19 +38,20 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 class Claim:
     """A folder that belongs to this process until `release`."""
 
-    def __init__(self, folder: Path, descriptor: int) -> None:
+    def __init__(self, folder: Path, descriptor: int, *, is_new: bool) -> None:
         self.folder = folder
         self._descriptor = descriptor
-
+        # Made a moment ago, so that no old dump is in it.
+        self._is_new = is_new
         _claims.add(self)
 
     def release(self) -> None:
         """Give the folder up; a killed process gives it up by itself."""
         _claims.discard(self)
-        lock = self.folder / _LOCK_NAME
+        lock = os.path.join(self.folder, _LOCK_NAME)
         # Removed with its folder, the name may be another writer's by now.
-        if lock.exists() and os.path.samestat(os.fstat(self._descriptor), lock.stat()):
-            lock.unlink()
+        if _is_at(lock, self._descriptor):
+            os.unlink(lock)
         os.close(self._descriptor)
 
     def forget(self) -> None:
@@ -63,6 +64,8 @@ class Claim:
         Raises:
             OSError: something of it cannot be removed.
         """
+        if self._is_new:
+            return
         for name in _FILES:
             (self.folder / name).unlink(missing_ok=True)
         data = self.folder / DATA_FOLDER
@@ -90,14 +93,28 @@ def claim_folder(folder: Path) -> Claim:
         OSError: the folder cannot be made or written to.
     """
     for candidate in (folder, folder.with_name(f"proc{os.getpid()}")):
-        candidate.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(candidate / _LOCK_NAME)
+        is_new = _make_folder(candidate)
+        descriptor = _lock(os.path.join(candidate, _LOCK_NAME))
         if descriptor is not None:
-            return Claim(candidate, descriptor)
+            return Claim(candidate, descriptor, is_new=is_new)
     raise OSError(errno.EBUSY, "this folder is being written by another dump", str(folder))
 
 
-def _lock(path: Path) -> int | None:
+def _make_folder(folder: Path) -> bool:
+    """Make a folder and those around it; returns whether it was not there."""
+    try:
+        os.mkdir(folder)
+    except FileNotFoundError:
+        os.makedirs(folder.parent, exist_ok=True)
+        return _make_folder(folder)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    return True
+
+
+def _lock(path: str) -> int | None:
     # Imported here: reading dumps must work where there is no fcntl.
     import fcntl
 
@@ -113,6 +130,14 @@ def _lock(path: Path) -> int | None:
                 return None
             raise
         # The holder before us may have removed the file between our open and our lock.
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+        if _is_at(path, descriptor):
             return descriptor
         os.close(descriptor)
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    """Whether a name still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
