@@ -246,6 +246,9 @@ static PyObject *call_hook(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &into, &PyTuple_Type, &out_of))
         return NULL;
+    if (!hook->call || !hook->watcher)
+        /* The collector has taken it apart. */
+        return Py_NewRef(Py_None);
     PyObject *task = PyObject_CallObject(current_pass, NULL), *answer = NULL;
     int usual = task ? is_usual(hook, task, out_of) : -1;
     if (usual > 0)
