@@ -140,32 +140,16 @@ class Recorder:
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
         with self._lock:
+            if self.keeps_data is None:
+                return self._draft_without_data((value,))[0]
             return describe(value, self._draft_tensor, (name,))
 
     def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values, `{name}.0` and on."""
         with self._lock:
-            draft = self._draft_tensor
             if self.keeps_data is None:
-                if draft_usual is not None:
-                    return draft_usual(
-                        values,
-                        self._drafts,
-                        self._statistics.ask,
-                        self._checksums.ask if self._with_checksums else None,
-                        count_dispatch_modes,
-                        draft,
-                        describe,
-                        _NO_NAME,
-                    )
-                return tuple(
-                    [
-                        draft(value, _NO_NAME)
-                        if type(value) in _TENSORS
-                        else describe(value, draft, _NO_NAME)
-                        for value in values
-                    ]
-                )
+                return self._draft_without_data(values)
+            draft = self._draft_tensor
             return tuple([describe(value, draft, (name, str(i))) for i, value in enumerate(values)])
 
     def draft_named(self, values: Mapping[str, Any], name: str) -> dict[str, Drafted]:
@@ -173,13 +157,34 @@ class Recorder:
         if not values:
             return {}
         with self._lock:
+            if self.keeps_data is None:
+                drafts = self._draft_without_data(values.values())
+                return dict(zip(values, drafts, strict=True))
             draft = self._draft_tensor
-            return {
-                key: draft(value, (name, key))
+            return {key: describe(value, draft, (name, key)) for key, value in values.items()}
+
+    def _draft_without_data(self, values: Iterable[Any]) -> tuple[Drafted, ...]:
+        """Describe values whose names nobody asks for."""
+        if draft_usual is not None:
+            return draft_usual(
+                values,
+                self._drafts,
+                self._statistics.ask,
+                self._checksums.ask if self._with_checksums else None,
+                count_dispatch_modes,
+                self._draft_tensor,
+                describe,
+                _NO_NAME,
+            )
+        draft = self._draft_tensor
+        return tuple(
+            [
+                draft(value, _NO_NAME)
                 if type(value) in _TENSORS
-                else describe(value, draft, (name, key))
-                for key, value in values.items()
-            }
+                else describe(value, draft, _NO_NAME)
+                for value in values
+            ]
+        )
 
     def add(
         self,
