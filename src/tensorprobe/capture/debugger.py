@@ -43,7 +43,6 @@ __all__ = ["PrecisionDebugger"]
 
 _LOG = logging.getLogger("tensorprobe")
 _DEFAULT_DUMP_PATH = Path("dump_path")
-_LEVELS = ("L0", "L1", "L2", "mix", "debug")
 _TASKS = ("statistics", "tensor", "overflow_check", "structure")
 
 
@@ -483,7 +482,9 @@ class PrecisionDebugger:
 
 
 def _require(config: Config) -> None:
-    if config.level not in _LEVELS:
-        raise ConfigError(f"level {config.level} is not there yet; there are: {', '.join(_LEVELS)}")
     if config.task not in _TASKS:
-        raise ConfigError(f"task {config.task} is not there yet; there are: {', '.join(_TASKS)}")
+        wanted = ", ".join(map(repr, _TASKS))
+        raise ConfigError(
+            f"{config.place_of('task')} is {config.task!r}, which captures nothing; it is for the "
+            f"pre-check, `tensorprobe precheck`; to capture a run, give one of {wanted}"
+        )
