@@ -22,7 +22,7 @@ from tensorprobe.capture.gradients import GradientWatcher
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
 from tensorprobe.capture.modules import ModuleWatcher
-from tensorprobe.capture.named_models import Models
+from tensorprobe.capture.named_models import Models, ModuleNames
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
@@ -91,6 +91,8 @@ class Session:
         self._functions: FunctionWatcher | None = None
         self._fast_paths: FastPathGuard | None = None
         self._modules: ModuleWatcher | None = None
+        # Of the whole step, however often the watchers are turned on in it.
+        self._module_names = ModuleNames()
         self._gradients: GradientWatcher | None = None
         self._collectives: CollectiveWatcher | None = None
         self._kernels: KernelWatcher | None = None
@@ -122,7 +124,8 @@ class Session:
         keeps_tensors = self.recorder.keeps_data is not None
         self._gradients = GradientWatcher(self.recorder.fail, keeps_tensors=keeps_tensors)
         if level in ("L0", "mix"):
-            self._modules = ModuleWatcher(self, models, is_recording=True)
+            self._module_names.add(models)
+            self._modules = ModuleWatcher(self, self._module_names, is_recording=True)
             self._modules.open()
         if level in ("L1", "L2", "mix"):
             self._functions = FunctionWatcher(self)
