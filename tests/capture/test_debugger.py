@@ -596,6 +596,8 @@ def test_what_cannot_be_registered_is_refused(
         debugger.register_custom_api(ops, "fusde")
     with pytest.raises(ConfigError, match=r"the prefix is 'Module', wanted a word such as 'MyOps'"):
         debugger.register_custom_api(ops, "fused", "Module")
+    with pytest.raises(ConfigError, match=r"'Linear' of torch.nn is a class; give the class and "):
+        debugger.register_custom_api(torch.nn, "Linear")
     with pytest.raises(ConfigError, match=r"'bit_length' of int cannot be replaced: "):
         debugger.register_custom_api(int, "bit_length")
     debugger.restore_custom_api(ops, "fused")
