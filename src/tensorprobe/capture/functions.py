@@ -54,6 +54,8 @@ class FunctionWatcher(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
+        # Whether it is over, though torch may have the mode on until a backward pass is.
+        self.is_retired = False
         self._is_distributed = (
             torch.distributed.is_available() and torch.distributed.is_initialized()
         )
@@ -76,6 +78,8 @@ class FunctionWatcher(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self.is_retired:
+            return func(*args, **kwargs)
         if types and _PLAIN_TYPES.issuperset(types):
             # Functions of torch that are written in Python name the plain ones, too.
             types = ()
@@ -196,6 +200,9 @@ def _is_machinery(frame: FrameType) -> bool:
 
 def _as_written(api: Api, args: tuple[Any, ...]) -> Api:
     frame = sys._getframe(2)
+    while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
+        # A mode of somebody else's stands above ours and hands its call on.
+        frame = frame.f_back
     name = operator_at(frame)
     if name is None:
         return api

@@ -21,6 +21,12 @@ from tensorprobe.capture.functions import FunctionWatcher
 from tensorprobe.capture.gradients import GradientWatcher
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
+from tensorprobe.capture.mode_places import (
+    insert_dispatch_mode,
+    insert_function_mode,
+    remove_dispatch_mode,
+    remove_function_mode,
+)
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.named_models import Models, ModuleNames
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
@@ -129,7 +135,7 @@ class Session:
             self._modules.open()
         if level in ("L1", "L2", "mix"):
             self._functions = FunctionWatcher(self)
-            self._functions.__enter__()  # type: ignore[no-untyped-call]
+            insert_function_mode(self._functions)
             self._fast_paths = FastPathGuard(self._functions)
             self._fast_paths.open()
         if level in ("L1", "mix"):
@@ -137,7 +143,7 @@ class Session:
             self._collectives.open()
         if level == "L2":
             self._kernels = KernelWatcher(self)
-            self._kernels.__enter__()  # type: ignore[no-untyped-call]
+            insert_dispatch_mode(self._kernels)
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
         self._compiled.open()
 
@@ -174,7 +180,8 @@ class Session:
             self._compiled.close()
             self._compiled = None
         if self._kernels is not None:
-            self._kernels.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._kernels.is_retired = True
+            remove_dispatch_mode(self._kernels)
             self._kernels = None
         if self._collectives is not None:
             self._collectives.close()
@@ -183,7 +190,8 @@ class Session:
             self._fast_paths.close()
             self._fast_paths = None
         if self._functions is not None:
-            self._functions.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._functions.is_retired = True
+            remove_function_mode(self._functions)
             self._functions = None
         self.module_dump.close()
         if self._modules is not None:
