@@ -34,6 +34,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
+from tensorprobe.capture.traces import TraceGuard
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.names import backward_of
@@ -103,6 +104,7 @@ class Session:
         self._collectives: CollectiveWatcher | None = None
         self._kernels: KernelWatcher | None = None
         self._compiled: CompiledRegions | None = None
+        self._traces: TraceGuard | None = None
         self._info = info
         self._tell = tell
         # For what holds for the whole run, not for this step alone.
@@ -146,6 +148,8 @@ class Session:
             insert_dispatch_mode(self._kernels)
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
         self._compiled.open()
+        self._traces = TraceGuard(self, self._functions, self._kernels)
+        self._traces.open()
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
@@ -176,6 +180,9 @@ class Session:
             self.recorder.fail(f"what was left to do at {what}()", err)
 
     def _close_watchers(self) -> None:
+        if self._traces is not None:
+            self._traces.close()
+            self._traces = None
         if self._compiled is not None:
             self._compiled.close()
             self._compiled = None
