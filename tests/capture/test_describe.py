@@ -1,0 +1,89 @@
+"""Whatever a call is given is described, in a time that people accept."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensorprobe import PrecisionDebugger, open_dump
+from tensorprobe.capture.describe import describe, tensors_in
+from tensorprobe.records import DictValue, ListValue, UnknownValue
+
+
+@dataclass
+class Node:
+    value: torch.Tensor
+    others: list[Node] = field(default_factory=list)
+
+
+def linked(count: int) -> Node:
+    nodes = [Node(torch.full((1,), float(number))) for number in range(count)]
+    for node in nodes:
+        node.others = nodes
+    return nodes[0]
+
+
+class Reader(nn.Module):
+    def forward(self, node: Node) -> torch.Tensor:
+        return node.value * 2
+
+
+def test_objects_that_hold_each_other_cost_no_time(tmp_path: Path) -> None:
+    node = linked(60)
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    debugger.start()
+    begin = time.perf_counter()
+    result = Reader()(node)
+    assert time.perf_counter() - begin < 10
+    debugger.stop()
+    debugger.step()
+    assert torch.equal(result, torch.zeros(1))
+    assert not list(tmp_path.rglob("dump_error_info.log"))
+    (given,) = open_dump(tmp_path).part().call("Module.Reader.forward.0").inputs or ()
+    assert isinstance(given, DictValue)
+
+
+def test_a_list_in_itself_is_described_once_below_some_depth() -> None:
+    cycle: list[Any] = [torch.ones(1)]
+    cycle.append(cycle)
+    tensors: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor, path: tuple[str, ...]) -> str:
+        tensors.append(tensor)
+        return ".".join(path)
+
+    found = describe(cycle, keep, ("call.input", "0"))
+    depth = 0
+    while isinstance(found, ListValue):
+        assert len(found.items) == 2
+        found = found.items[1]
+        depth += 1
+    assert found == UnknownValue("list", "described before")
+    # What is described and what has gradients are the same tensors.
+    assert len(tensors_in((cycle,))) == len(tensors) == depth
+
+
+def test_what_stands_in_several_places_is_described_in_each() -> None:
+    shared = [torch.ones(1), torch.zeros(1)]
+    value = {"a": shared, "b": [shared, (shared,)]}
+    found = describe(value, lambda tensor, path: ".".join(path))
+    assert found == DictValue(
+        (
+            ("a", ListValue(("a.0", "a.1"))),
+            (
+                "b",
+                ListValue(
+                    (
+                        ListValue(("b.0.0", "b.0.1")),
+                        ListValue((ListValue(("b.1.0.0", "b.1.0.1")),), is_tuple=True),
+                    )
+                ),
+            ),
+        )
+    )
+    assert len(tensors_in(value)) == 6
