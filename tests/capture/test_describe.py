@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -46,6 +48,43 @@ def test_objects_that_hold_each_other_cost_no_time(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("dump_error_info.log"))
     (given,) = open_dump(tmp_path).part().call("Module.Reader.forward.0").inputs or ()
     assert isinstance(given, DictValue)
+
+
+class Broken(Mapping[str, int]):
+    def __getitem__(self, key: str) -> int:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        raise OSError("the file is closed")
+
+    def __len__(self) -> int:
+        return 1
+
+
+@dataclass(slots=True)
+class HalfMade:
+    first: torch.Tensor
+    second: torch.Tensor = field(init=False)
+
+
+@pytest.mark.parametrize("strange", [Broken(), HalfMade(torch.ones(1))])
+def test_what_cannot_be_looked_into_costs_no_record(tmp_path: Path, strange: Any) -> None:
+    class Taker(nn.Module):
+        def forward(self, x: torch.Tensor, other: Any, *, option: Any) -> torch.Tensor:
+            return x * 2
+
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="mix")
+    debugger.start()
+    Taker()(torch.ones(2, requires_grad=True), strange, option=strange).sum().backward()
+    debugger.stop()
+    debugger.step()
+    assert not list(tmp_path.rglob("dump_error_info.log"))
+    part = open_dump(tmp_path).part()
+    record = part.call("Module.Taker.forward.0")
+    unknown = UnknownValue(type(strange).__name__, "it cannot be looked into")
+    assert record.inputs is not None and record.inputs[1] == unknown
+    assert dict(record.kwargs or {}) == {"option": unknown}
+    assert "Module.Taker.backward.0" in part
 
 
 def test_a_list_in_itself_is_described_once_below_some_depth() -> None:

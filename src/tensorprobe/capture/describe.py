@@ -107,9 +107,12 @@ def _describe_rest(
         return ScalarValue(type(value).__name__, value.item())
     if isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum):
         return ScalarValue(type(value).__name__, value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type)):
+        named = _named_items(value)
+        if named is None:
+            return UnknownValue(type(value).__name__, "it cannot be looked into")
         return DictValue(
-            tuple((str(k), describe(v, on_tensor, (*path, str(k)), met)) for k, v in value.items())
+            tuple((str(k), describe(v, on_tensor, (*path, str(k)), met)) for k, v in named)
         )
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         pairs = zip(value._fields, value, strict=True)
@@ -120,14 +123,19 @@ def _describe_rest(
             describe(item, on_tensor, (*path, str(i)), met) for i, item in enumerate(value)
         )
         return ListValue(items, is_tuple=isinstance(value, tuple))
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in fields(value)]
-        return DictValue(
-            tuple((k, describe(getattr(value, k), on_tensor, (*path, k), met)) for k in names)
-        )
     if torch.distributed.is_available():
         return _describe_distributed(value, on_tensor, path)
     return UnknownValue(type(value).__name__)
+
+
+def _named_items(value: Any) -> list[tuple[Any, Any]] | None:
+    """Return what a mapping or a dataclass holds; None if it does not say, as one half made."""
+    try:
+        if isinstance(value, Mapping):
+            return list(value.items())
+        return [(f.name, getattr(value, f.name)) for f in fields(value)]
+    except Exception:  # noqa: BLE001 - whatever the user's class does; the record says so
+        return None
 
 
 def _describe_distributed(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
@@ -178,10 +186,8 @@ def tensors_in(value: Any, depth: int = 0, met: set[int] | None = None) -> list[
         pass
     elif isinstance(value, torch.Tensor):
         return [value]
-    elif isinstance(value, Mapping):
-        value = value.values()
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, f.name) for f in fields(value)]
+    elif isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type)):
+        value = [item for _, item in _named_items(value) or ()]
     elif not isinstance(value, (list, tuple)):
         return []
     if depth >= _SHALLOW and met is not None:
