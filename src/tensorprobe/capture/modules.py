@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -65,7 +66,8 @@ class ModuleWatcher:
         self._handles: list[Any] = []
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
-        self._hooked: set[tuple[str, str, int]] = set()
+        # An id is handed out again once its parameter is gone; `functional_call` has short-lived ones.
+        self._hooked: dict[tuple[str, str, int], weakref.ref[torch.Tensor]] = {}
 
     def open(self) -> None:
         """Start watching."""
@@ -200,9 +202,11 @@ class ModuleWatcher:
             return
         wanted = {key: p for key, p in _parameters_of(module).items() if p.requires_grad}
         for key, parameter in wanted.items():
-            if (path, key, id(parameter)) in self._hooked:
+            place = (path, key, id(parameter))
+            known = self._hooked.get(place)
+            if known is not None and known() is parameter:
                 continue
-            self._hooked.add((path, key, id(parameter)))
+            self._hooked[place] = weakref.ref(parameter)
             hook = self._gradient_hook(path, class_name, key, len(wanted))
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
 
