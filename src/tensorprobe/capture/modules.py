@@ -66,7 +66,7 @@ class ModuleWatcher:
         self._handles: list[Any] = []
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
-        # An id is handed out again once its parameter is gone; `functional_call` has short-lived ones.
+        # An id is handed out again once its parameter is gone, soon with `functional_call`.
         self._hooked: dict[tuple[str, str, int], weakref.ref[torch.Tensor]] = {}
 
     def open(self) -> None:
