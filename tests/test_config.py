@@ -99,7 +99,7 @@ def test_an_empty_list_as_an_argument_takes_a_filter_off(tmp_path: Path) -> None
 
 
 def test_every_setting_is_also_an_argument() -> None:
-    settings_ = {field.name for field in dataclasses.fields(Config)} - {"notices"}
+    settings_ = {field.name for field in dataclasses.fields(Config)} - {"notices", "places"}
     assert settings_ == {"task", *_GENERAL, *_CAPTURE, *_PRECHECK}
     config = load_config(
         enable_dataloader=True,

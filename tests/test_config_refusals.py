@@ -177,7 +177,8 @@ def test_a_slip_in_the_name_of_a_field_is_refused(
 
 def test_an_api_cannot_be_added_and_left_out(tmp_path: Path) -> None:
     message = refusal({"add_apis": ["a.b", "a.c"]}, tmp_path, skip_apis=["a.c"])
-    assert message == "'a.c' is in add_apis and in skip_apis; take it out of one"
+    file = tmp_path / "config.json"
+    assert message == f"'a.c' is in {file}: add_apis and in argument skip_apis; take it out of one"
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["tells_of_indexing"]
+__all__ = ["has_tangents_under_dispatch_modes", "tells_of_indexing"]
 
 
 class _Listener(TorchFunctionMode):
@@ -29,3 +30,21 @@ def tells_of_indexing() -> bool:
     with listener:
         tensor[0]
     return listener.has_heard
+
+
+class _Passing(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def has_tangents_under_dispatch_modes() -> bool:
+    """Whether `jvp` of a write in place runs while any dispatch mode is on; not so in torch 2.1."""
+    x = torch.ones(1)
+    with _Passing():
+        try:
+            torch.func.jvp(lambda y: (y * 1).mul_(3), (x,), (x,))
+        except RuntimeError:
+            return False
+    return True

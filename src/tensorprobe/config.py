@@ -19,7 +19,7 @@ import re
 import reprlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
@@ -73,6 +73,15 @@ class Config:
     black_list: tuple[str, ...] = ()
     error_data_path: Path | None = None
     notices: tuple[str, ...] = ()
+    places: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
+
+    def place_of(self, name: str) -> str:
+        """Say where a field was set, as messages about its value name it.
+
+        >>> load_config(list=["relu"]).place_of("list"), Config().place_of("list")
+        ('argument list', 'list')
+        """
+        return dict(self.places).get(name, name)
 
     def wants_rank(self, rank: int) -> bool:
         """Say whether a rank is captured.
@@ -182,25 +191,28 @@ def _build_config(path: str | os.PathLike[str] | None, arguments: Mapping[str, o
     asked, where = _find("task", given, outside) or ("statistics", "")
     task, blocks = _parse_task(asked, _Spot(where, notices))
 
-    name = next((block for block in blocks if block in top), blocks[0])
-    block = {} if top.get(name) is None else top[name]
+    own = next((block for block in blocks if block in top), blocks[0])
+    block = {} if top.get(own) is None else top[own]
     if not isinstance(block, dict):
-        _Spot(f"{file}: {name}", notices).refuse(block, "fields in braces")
-    inside = (f"{file}: {name}.", block)
+        _Spot(f"{file}: {own}", notices).refuse(block, "fields in braces")
+    inside = (f"{file}: {own}.", block)
     inner = _PRECHECK if task == "run_ut" else _CAPTURE
     _check_fields(outside, {*_GENERAL, *_PRECHECK, *_TASKS, "task"}, notices)
     _check_fields(inside, {*inner}, notices)
 
     values: dict[str, Any] = {"task": task}
-    for field, parse in {**_GENERAL, **_CAPTURE, **_PRECHECK}.items():
+    places = {"task": where} if where else {}
+    for name, parse in {**_GENERAL, **_CAPTURE, **_PRECHECK}.items():
         # The oldest files of the pre-check have no block; other misplaced fields are refused above.
-        written = (inside, outside) if field in _GENERAL or field in inner else ()
-        if found := _find(field, given, *written):
-            values[field] = parse(found[0], _Spot(found[1], notices))
+        written = (inside, outside) if name in _GENERAL or name in inner else ()
+        if found := _find(name, given, *written):
+            values[name] = parse(found[0], _Spot(found[1], notices))
+            places[name] = found[1]
     both = sorted({*values.get("add_apis", ())}.intersection(values.get("skip_apis", ())))
     if both:
-        raise ConfigError(f"{both[0]!r} is in add_apis and in skip_apis; take it out of one")
-    return Config(**values, notices=tuple(notices))
+        homes = f"{places['add_apis']} and in {places['skip_apis']}"
+        raise ConfigError(f"{both[0]!r} is in {homes}; take it out of one")
+    return Config(**values, notices=tuple(notices), places=tuple(places.items()))
 
 
 def _find(field: str, *places: _Place) -> tuple[object, str] | None:

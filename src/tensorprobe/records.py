@@ -99,7 +99,7 @@ class EllipsisValue:
 
 @dataclass(frozen=True, slots=True)
 class SizeValue:
-    """A `torch.Size`."""
+    """A `torch.Size`; -1 stands for what remains, where it is to be the shape of a view."""
 
     dims: tuple[int, ...]
 

@@ -102,6 +102,19 @@ def test_worker_processes_are_followed_too(tmp_path: Path) -> None:
     assert steps(tmp_path) == ["step1"]
 
 
+def test_a_batch_that_arrives_from_a_worker_leaves_no_call(tmp_path: Path) -> None:
+    data = TensorDataset(torch.arange(12.0).reshape(6, 2))
+    loader = DataLoader(data, batch_size=2, num_workers=1)
+    with PrecisionDebugger(dump_path=tmp_path) as debugger:
+        batches = iter(loader)
+        debugger.step()
+        for (batch,) in batches:
+            torch.relu(batch)
+    assert [call.name for call in open_dump(tmp_path / "step1")] == [
+        f"Torch.relu.{number}.forward" for number in range(3)
+    ]
+
+
 def test_calls_by_hand_are_told_and_ignored(
     tmp_path: Path, loader: DataLoader[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

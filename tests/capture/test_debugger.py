@@ -277,9 +277,19 @@ def test_trouble_inside_the_tool_does_not_end_the_run(
     assert not torch.nn.modules.module._global_forward_hooks
 
 
-def test_a_level_and_a_task_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^task run_ut is not there yet; there are: statistics"):
+def test_the_task_of_the_precheck_is_refused(tmp_path: Path) -> None:
+    rest = (
+        " is 'run_ut', which captures nothing; it is for the pre-check, `tensorprobe precheck`; to "
+        "capture a run, give one of 'statistics', 'tensor', 'overflow_check', 'structure'"
+    )
+    with pytest.raises(ConfigError) as caught:
         PrecisionDebugger(dump_path=tmp_path, task="run_ut")
+    assert str(caught.value) == f"argument task{rest}"
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"task": "run_ut"}))
+    with pytest.raises(ConfigError) as caught:
+        PrecisionDebugger(file)
+    assert str(caught.value) == f"{file}: task{rest}"
 
 
 def test_fields_without_effect_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -586,6 +596,8 @@ def test_what_cannot_be_registered_is_refused(
         debugger.register_custom_api(ops, "fusde")
     with pytest.raises(ConfigError, match=r"the prefix is 'Module', wanted a word such as 'MyOps'"):
         debugger.register_custom_api(ops, "fused", "Module")
+    with pytest.raises(ConfigError, match=r"'Linear' of torch.nn is a class; give the class and "):
+        debugger.register_custom_api(torch.nn, "Linear")
     with pytest.raises(ConfigError, match=r"'bit_length' of int cannot be replaced: "):
         debugger.register_custom_api(int, "bit_length")
     debugger.restore_custom_api(ops, "fused")

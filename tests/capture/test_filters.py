@@ -95,11 +95,37 @@ def test_a_regular_expression_matches_from_the_start(tmp_path: Path) -> None:
     }
 
 
-def test_a_broken_regular_expression_is_refused_at_once(tmp_path: Path) -> None:
-    config = load_config(dump_path=tmp_path, list=["name-regex(relu[)"])
-    text = r"^list holds 'name-regex\(relu\[\)', wanted a regular expression in the brackets: "
-    with pytest.raises(ConfigError, match=text):
-        PrecisionDebugger.from_config(config)
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("name-regex(relu[)", "unterminated character set at position 4"),
+        ("name-regex(relu", "the last bracket is missing"),
+        ("name-regex(a{99999999999999999999})", "the repetition number is too large"),
+    ],
+)
+def test_a_broken_regular_expression_is_refused_at_once(
+    tmp_path: Path, entry: str, problem: str
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"statistics": {"list": ["relu", entry]}}))
+    rest = (
+        f" holds {entry!r}, wanted a regular expression in the brackets: {problem}; mend it, or "
+        "write a part of a name alone, such as 'relu'"
+    )
+    with pytest.raises(ConfigError) as caught:
+        PrecisionDebugger(file, dump_path=tmp_path)
+    assert str(caught.value) == f"{file}: statistics.list{rest}"
+    with pytest.raises(ConfigError) as caught:
+        PrecisionDebugger.from_config(load_config(file, list=[], tensor_list=[entry]))
+    assert str(caught.value) == f"argument tensor_list{rest}"
+
+
+def test_a_scope_in_a_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"statistics": {"scope": ["relu", "relu"]}}))
+    with pytest.raises(ConfigError) as caught:
+        PrecisionDebugger(file, dump_path=tmp_path)
+    assert str(caught.value).startswith(f"{file}: statistics.scope holds 'relu', wanted the whole")
 
 
 def test_a_listed_module_is_unfolded_at_level_mix(tmp_path: Path) -> None:

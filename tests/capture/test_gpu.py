@@ -246,3 +246,25 @@ def test_tensors_of_all_sizes_go_to_the_device_and_come_back(dtype: torch.dtype,
     assert torch.equal(send(values.t(), torch.device("cuda")).cpu(), values.t())
     if dtype.is_complex:
         assert torch.equal(fetch(there.conj()), values.conj().resolve_conj())
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_calls_inside_transforms_have_their_numbers(tmp_path: Path, task: str) -> None:
+    x = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(0)).cuda()
+
+    def loss(row: torch.Tensor) -> torch.Tensor:
+        return torch.sin(row.t() * 2).sum()
+
+    expected = torch.func.vmap(torch.func.grad(loss))(x)
+    debugger = PrecisionDebugger(dump_path=tmp_path, task=task)
+    debugger.start()
+    found = torch.func.vmap(torch.func.grad(loss))(x)
+    debugger.stop()
+    debugger.step()
+    debugger.close()
+    assert torch.equal(found, expected)
+    assert not list(tmp_path.rglob("dump_error_info.log"))
+    (given,) = open_dump(tmp_path).part(step=0).call("Torch.sin.0.forward").inputs or ()
+    assert isinstance(given, TensorValue)
+    assert given.shape == (5, 4, 2)
+    assert given.max == (x * 2).max().item()

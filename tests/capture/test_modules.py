@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.names import is_parameter_gradients
 from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 
 
@@ -122,3 +123,27 @@ def test_a_list_of_backward_calls_alone_has_their_modules_parameters_only(tmp_pa
         statistics={"data_mode": ["backward"], "list": ["Module.2."]},
     )
     assert set(calls) == {"Module.2.Linear.backward.0", "Module.2.Linear.parameters_grad"}
+
+
+@pytest.mark.parametrize("is_transformed", [False, True])
+def test_parameters_that_are_made_for_one_call_have_their_gradients(
+    tmp_path: Path, is_transformed: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    parameters = {key: value.detach() for key, value in model.named_parameters()}
+
+    def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, values, (torch.ones(2, 4),)).sum()
+
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    debugger.start(model)
+    for _ in range(20):
+        if is_transformed:
+            torch.func.grad(loss)(parameters)
+        else:
+            loss({key: (v * 2).requires_grad_() for key, v in parameters.items()}).backward()
+    debugger.stop()
+    debugger.step()
+    found = [r for r in open_dump(tmp_path) if is_parameter_gradients(r.name)]
+    assert len(found) == 2 * 20
+    assert all(set(record.parameters or {}) == {"weight", "bias"} for record in found)

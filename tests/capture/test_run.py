@@ -86,6 +86,8 @@ def test_a_script_runs_as_without_us_and_is_captured(tmp_path: Path) -> None:
     assert steps(tmp_path / "dump") == ["step0", "step1", "step2"]
     names = [call.name for call in open_dump(tmp_path / "dump/step1")]
     assert {"Module.0.Linear.forward.0", "Functional.linear.0.backward"} <= set(names)
+    stack = open_dump(tmp_path / "dump").part(step=1).stack("Functional.linear.0.forward")
+    assert [frame.function for frame in stack[-2:]] == ["train", "<module>"]
     # The optimizer's own work is left out.
     assert not any("sqrt" in name or "lerp" in name or "addc" in name for name in names)
 

@@ -245,23 +245,3 @@ def test_a_parameter_without_a_shape_is_described(tmp_path: Path) -> None:
     (record,) = (r for name, r in records.items() if "forward" in name)
     weight = (record.parameters or {})["weight"]
     assert isinstance(weight, UnknownValue)
-
-
-def test_vmap_passes(tmp_path: Path) -> None:
-    x = torch.arange(6.0).reshape(2, 3)
-    debugger = PrecisionDebugger(dump_path=tmp_path, level="mix")
-    debugger.start()
-    out = torch.func.vmap(Passing())(x)
-    (gradient,) = (torch.func.grad(lambda y: Passing()(y).sum())(x),)
-    debugger.stop()
-    debugger.step()
-    assert torch.equal(out, x * 2)
-    assert torch.equal(gradient, torch.full((2, 3), 2.0))
-    assert not list(tmp_path.rglob("dump_error_info.log"))
-    records = {record.name: record for record in open_dump(tmp_path)}
-    forms = []
-    for number in (0, 1):
-        (value,) = records[f"Module.Passing.forward.{number}"].inputs or ()
-        assert isinstance(value, TensorValue) and value.max is None
-        forms.append(value.form)
-    assert forms == ["torch.func: BatchedTensor", "torch.func: GradTrackingTensor"]

@@ -53,6 +53,7 @@ CALLS: list[Callable[[], Any]] = [
     lambda: torch.zeros(2, 3, dtype=torch.float16, device=torch.device("cpu")),
     lambda: torch.empty_like(x(2, 3, 4, 4), memory_format=torch.channels_last).fill_(1),
     lambda: x(2, 3).reshape(torch.Size([3, 2])),
+    lambda: x(2, 6).view(x(2, 6).size()[:1] + torch.Size([3, -1])),
     lambda: torch.max(x(4, 5), dim=1, keepdim=True),
     lambda: functional.scaled_dot_product_attention(
         x(1, 2, 4, 8), x(1, 2, 4, 8), x(1, 2, 4, 8), is_causal=True

@@ -31,6 +31,11 @@ from torch.nn.modules import module as torch_module
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.diversion import Diversion, skip_in_dynamo
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
+from tensorprobe.capture.mode_places import (
+    function_modes,
+    remove_function_mode,
+    set_function_modes,
+)
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.returned import hear_return
 from tensorprobe.names import ApiCall
@@ -466,23 +471,14 @@ def _is_running(wanted: FrameType) -> bool:
 
 def _take_mode_out(mode: Any) -> tuple[Any, ...]:
     """Take a mode out of this thread's modes; returns them as they were, or none if it was off."""
-    count = torch._C._len_torch_function_stack()
-    modes = [torch._C._get_function_stack_at(place) for place in range(count)]
+    modes = function_modes()
     if mode is None or not any(one is mode for one in modes):
         return ()
-    _set_modes([one for one in modes if one is not mode])
+    remove_function_mode(mode)
     return tuple(modes)
 
 
 def _put_mode_back(mode: Any, before: tuple[Any, ...]) -> None:
-    count = torch._C._len_torch_function_stack()
-    modes = [torch._C._get_function_stack_at(place) for place in range(count)]
+    modes = function_modes()
     is_same = [id(one) for one in modes] == [id(one) for one in before if one is not mode]
-    _set_modes(list(before) if is_same else [*modes, mode])
-
-
-def _set_modes(modes: list[Any]) -> None:
-    while torch._C._len_torch_function_stack():
-        torch._C._pop_torch_function_stack()
-    for mode in modes:
-        torch._C._push_on_torch_function_stack(mode)
+    set_function_modes(list(before) if is_same else [*modes, mode])

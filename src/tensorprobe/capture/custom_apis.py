@@ -150,6 +150,12 @@ def _function_of(home: Any, name: str) -> Callable[..., Any]:
             f"register_custom_api: {_shown(home)} has no function {name!r}; give the module or "
             "class that holds it, and its name there"
         )
+    if isinstance(function, type):
+        # In its place a function would be no class any longer: nothing would be an instance of it.
+        raise ConfigError(
+            f"register_custom_api: {name!r} of {_shown(home)} is a class; give the class and the "
+            "name of a method, such as 'forward' or 'apply'"
+        )
     found: Callable[..., Any] = function
     return found
 

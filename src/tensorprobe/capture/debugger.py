@@ -27,6 +27,7 @@ from tensorprobe.capture.current import OnClassToo, current_debugger, make_curre
 from tensorprobe.capture.custom_apis import CustomApis
 from tensorprobe.capture.dataloader import DataLoaderWatcher
 from tensorprobe.capture.filters import CallFilter
+from tensorprobe.capture.mode_places import end_removals, is_in_backward_pass
 from tensorprobe.capture.named_models import named_models
 from tensorprobe.capture.notices import Notices
 from tensorprobe.capture.overflows import OverflowCount
@@ -43,7 +44,6 @@ __all__ = ["PrecisionDebugger"]
 
 _LOG = logging.getLogger("tensorprobe")
 _DEFAULT_DUMP_PATH = Path("dump_path")
-_LEVELS = ("L0", "L1", "L2", "mix", "debug")
 _TASKS = ("statistics", "tensor", "overflow_check", "structure")
 
 
@@ -312,6 +312,7 @@ class PrecisionDebugger:
 
     def close(self) -> None:
         """Finish the dump and undo everything; at the end of the process this happens by itself."""
+        end_removals()
         if self.is_closed:
             return
         atexit.unregister(self.close)
@@ -330,6 +331,7 @@ class PrecisionDebugger:
 
     def _may_act(self, what: str) -> bool:
         """Whether a call by the user counts; if not, they are told why."""
+        end_removals()
         if self.is_closed:
             self._tell(f"{what}() is ignored: this debugger is closed, or a newer one replaced it")
         elif self._loader is not None:
@@ -346,8 +348,8 @@ class PrecisionDebugger:
         return False
 
     def _catch_up(self) -> None:
-        """Do the steps that were asked for inside a backward pass, once that is over."""
-        if not self._due_steps or torch._C._current_graph_task_id() != -1:
+        """Do what was asked for inside a backward pass, once that is over."""
+        if not self._due_steps or is_in_backward_pass():
             return
         if self._opened_by not in (None, threading.get_ident()):
             return
@@ -357,6 +359,10 @@ class PrecisionDebugger:
 
     def _start(self) -> None:
         self._catch_up()
+        if is_in_backward_pass() and self._config.level in ("L1", "L2", "mix"):
+            # torch takes modes off again that are put on here.
+            self._tell("start() inside a backward pass is ignored; call it before the forward pass")
+            return
         if self._is_started:
             self._tell("start() came twice without a stop() between; the second is ignored")
             return
@@ -483,7 +489,9 @@ class PrecisionDebugger:
 
 
 def _require(config: Config) -> None:
-    if config.level not in _LEVELS:
-        raise ConfigError(f"level {config.level} is not there yet; there are: {', '.join(_LEVELS)}")
     if config.task not in _TASKS:
-        raise ConfigError(f"task {config.task} is not there yet; there are: {', '.join(_TASKS)}")
+        wanted = ", ".join(map(repr, _TASKS))
+        raise ConfigError(
+            f"{config.place_of('task')} is {config.task!r}, which captures nothing; it is for the "
+            f"pre-check, `tensorprobe precheck`; to capture a run, give one of {wanted}"
+        )

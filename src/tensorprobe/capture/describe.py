@@ -34,6 +34,8 @@ from tensorprobe.records import (
 __all__ = ["Drafted", "describe", "tensors_in"]
 
 _DEEPEST = 20
+# Down to here a value that stands in several places is described in each.
+_SHALLOW = 6
 _LONGEST_TEXT = 200
 _SCALARS = frozenset((bool, int, float, complex, str))
 # Dimensions, nearly always.
@@ -45,13 +47,16 @@ Drafted = Any
 OnTensor = Callable[[torch.Tensor, tuple[str, ...]], Drafted]
 
 
-def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Drafted:
+def describe(
+    value: Any, on_tensor: OnTensor, path: tuple[str, ...] = (), met: set[int] | None = None
+) -> Drafted:
     """Describe one value, nested or not; `on_tensor` describes each tensor in it.
 
     Args:
         value: what a call was given or returned.
         on_tensor: gets each tensor in it and the parts of its name.
         path: the parts of the value's own name; those of values inside it come behind them.
+        met: the values deep inside that were described already, by their ids.
     """
     if value is None:
         return None
@@ -61,15 +66,25 @@ def describe(value: Any, on_tensor: OnTensor, path: tuple[str, ...] = ()) -> Dra
         return known or ScalarValue(kind.__name__, value)
     if isinstance(value, torch.Tensor):
         return on_tensor(value, path)
-    if len(path) > _DEEPEST:
-        return UnknownValue(kind.__name__, "nested too deeply")
+    met = set() if met is None else met
+    if len(path) > _SHALLOW:
+        if len(path) > _DEEPEST:
+            return UnknownValue(kind.__name__, "nested too deeply")
+        # The ways through objects that hold each other are too many to go.
+        if id(value) in met:
+            return UnknownValue(kind.__name__, "described before")
+        met.add(id(value))
     if kind in (list, tuple):
-        items = tuple(describe(item, on_tensor, (*path, str(i))) for i, item in enumerate(value))
+        items = tuple(
+            describe(item, on_tensor, (*path, str(i)), met) for i, item in enumerate(value)
+        )
         return ListValue(items, is_tuple=kind is tuple)
-    return _describe_rest(value, on_tensor, path)
+    return _describe_rest(value, on_tensor, path, met)
 
 
-def _describe_rest(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
+def _describe_rest(
+    value: Any, on_tensor: OnTensor, path: tuple[str, ...], met: set[int]
+) -> Drafted:
     if isinstance(value, torch.Size):
         return SizeValue(tuple(value))
     if isinstance(value, torch.dtype):
@@ -92,25 +107,35 @@ def _describe_rest(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Dr
         return ScalarValue(type(value).__name__, value.item())
     if isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum):
         return ScalarValue(type(value).__name__, value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type)):
+        named = _named_items(value)
+        if named is None:
+            return UnknownValue(type(value).__name__, "it cannot be looked into")
         return DictValue(
-            tuple((str(k), describe(v, on_tensor, (*path, str(k)))) for k, v in value.items())
+            tuple((str(k), describe(v, on_tensor, (*path, str(k)), met)) for k, v in named)
         )
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         pairs = zip(value._fields, value, strict=True)
-        return DictValue(tuple((k, describe(v, on_tensor, (*path, k))) for k, v in pairs))
+        return DictValue(tuple((k, describe(v, on_tensor, (*path, k), met)) for k, v in pairs))
     if isinstance(value, (list, tuple)):
         # torch's own results with names, such as torch.max, are plain tuples to the older tools.
-        items = tuple(describe(item, on_tensor, (*path, str(i))) for i, item in enumerate(value))
-        return ListValue(items, is_tuple=isinstance(value, tuple))
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in fields(value)]
-        return DictValue(
-            tuple((k, describe(getattr(value, k), on_tensor, (*path, k))) for k in names)
+        items = tuple(
+            describe(item, on_tensor, (*path, str(i)), met) for i, item in enumerate(value)
         )
+        return ListValue(items, is_tuple=isinstance(value, tuple))
     if torch.distributed.is_available():
         return _describe_distributed(value, on_tensor, path)
     return UnknownValue(type(value).__name__)
+
+
+def _named_items(value: Any) -> list[tuple[Any, Any]] | None:
+    """Return what a mapping or a dataclass holds; None if it does not say, as one half made."""
+    try:
+        if isinstance(value, Mapping):
+            return list(value.items())
+        return [(f.name, getattr(value, f.name)) for f in fields(value)]
+    except Exception:  # noqa: BLE001 - whatever the user's class does; the record says so
+        return None
 
 
 def _describe_distributed(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
@@ -142,28 +167,38 @@ def _describe_group(group: Any) -> Value:
     return GroupValue(tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}")
 
 
-def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:
-    """Return the tensors in nested lists, tuples and mappings, in order."""
+def tensors_in(value: Any, depth: int = 0, met: set[int] | None = None) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and mappings, in order.
+
+    Args:
+        value: whatever it is.
+        depth: how deep in another value it stands.
+        met: the values deep inside that were looked into already, by their ids.
+    """
     kind = type(value)
     if kind is torch.Tensor:
         return [value]
     if value is None or kind in _SCALARS or depth > _DEEPEST:
         return []
+    home = value
     if kind is tuple or kind is list:
         # Nearly always, and all other questions are slow.
         pass
     elif isinstance(value, torch.Tensor):
         return [value]
-    elif isinstance(value, Mapping):
-        value = value.values()
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, f.name) for f in fields(value)]
+    elif isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type)):
+        value = [item for _, item in _named_items(value) or ()]
     elif not isinstance(value, (list, tuple)):
         return []
+    if depth >= _SHALLOW and met is not None:
+        if id(home) in met:
+            return []
+        met.add(id(home))
     found: list[torch.Tensor] = []
     for item in value:
         if isinstance(item, torch.Tensor):
             found.append(item)
         elif item is not None and type(item) not in _SCALARS:
-            found += tensors_in(item, depth + 1)
+            met = set() if met is None else met
+            found += tensors_in(item, depth + 1, met)
     return found

@@ -22,6 +22,7 @@ __all__ = ["CallFilter"]
 
 _DIRECTIONS: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 _SIDES: tuple[Literal["input", "output"], ...] = ("input", "output")
+_BEGINNING = "name-regex("
 _REGEX = re.compile(r"name-regex\((?P<pattern>.*)\)", re.DOTALL)
 
 
@@ -43,10 +44,12 @@ class CallFilter:
     """
 
     def __init__(self, config: Config) -> None:
-        self._is_listed = _matcher("list", config.list)
+        self._is_listed = _matcher(config.place_of("list"), config.list)
         everything = config.task == "tensor"
         with_data = () if everything else config.tensor_list
-        self._has_data = _matcher("tensor_list", with_data) if everything or with_data else None
+        self._has_data = (
+            _matcher(config.place_of("tensor_list"), with_data) if everything or with_data else None
+        )
         # Asked for every call and every tensor.
         self._parts = {
             (direction, side): config.wants_data(direction, side)
@@ -202,21 +205,25 @@ class _Scope:
         self._is_open = self.has_begun = True
 
 
-def _matcher(field: str, entries: tuple[str, ...]) -> Callable[[str], bool]:
+def _matcher(place: str, entries: tuple[str, ...]) -> Callable[[str], bool]:
     """Turn names, parts of names and name-regex(…) into one question; no entry means all."""
     parts: list[str] = []
     patterns: list[re.Pattern[str]] = []
     for entry in entries:
-        regex = _REGEX.fullmatch(entry)
-        if regex is None:
+        if not entry.startswith(_BEGINNING):
             parts.append(entry)
             continue
+        regex = _REGEX.fullmatch(entry)
         try:
-            patterns.append(re.compile(regex["pattern"]))
-        except re.error as err:
+            patterns.append(re.compile("" if regex is None else regex["pattern"]))
+            problem = "the last bracket is missing" if regex is None else ""
+        except (re.error, OverflowError, RecursionError) as err:
+            problem = str(err)
+        if problem:
             raise ConfigError(
-                f"{field} holds {entry!r}, wanted a regular expression in the brackets: {err}"
-            ) from err
+                f"{place} holds {entry!r}, wanted a regular expression in the brackets: {problem}; "
+                "mend it, or write a part of a name alone, such as 'relu'"
+            )
     if not entries:
         return lambda name: True
     return lambda name: any(part in name for part in parts) or any(p.match(name) for p in patterns)
@@ -224,6 +231,7 @@ def _matcher(field: str, entries: tuple[str, ...]) -> Callable[[str], bool]:
 
 def _checked_scope(config: Config) -> tuple[str, str]:
     first, last = config.scope
+    place = config.place_of("scope")
     for name in (first, last):
         try:
             call = parse_call(name)
@@ -231,14 +239,14 @@ def _checked_scope(config: Config) -> tuple[str, str]:
             call = None
         if not isinstance(call, (ApiCall, ModuleCall)):
             raise ConfigError(
-                f"scope holds {name!r}, wanted the whole name of a call, such as "
+                f"{place} holds {name!r}, wanted the whole name of a call, such as "
                 "'Tensor.add.0.forward' or 'Module.fc1.Linear.forward.0'"
             )
         is_module = isinstance(call, ModuleCall)
         if config.level == ("L1" if is_module else "L0"):
             kind, watched = ("a module", "API calls") if is_module else ("an API", "modules")
             raise ConfigError(
-                f"scope holds {name!r}, a call of {kind}, but level {config.level} watches "
+                f"{place} holds {name!r}, a call of {kind}, but level {config.level} watches "
                 f"{watched} alone; use level 'mix'"
             )
     return first, last

@@ -35,6 +35,7 @@ _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
 _TORCH_FOLDER = Path(torch.__file__).parent
 _DISTRIBUTED = str(_TORCH_FOLDER / "distributed") + os.sep
+_UNPICKLING = torch._utils.__file__
 # Functions of torch that are written in Python hand their calls over from these.
 _BETWEEN = frozenset(
     str(_TORCH_FOLDER / name)
@@ -53,6 +54,8 @@ class FunctionWatcher(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
+        # Whether it is over, though torch may have the mode on until a backward pass is.
+        self.is_retired = False
         self._is_distributed = (
             torch.distributed.is_available() and torch.distributed.is_initialized()
         )
@@ -75,6 +78,8 @@ class FunctionWatcher(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self.is_retired:
+            return func(*args, **kwargs)
         if types and _PLAIN_TYPES.issuperset(types):
             # Functions of torch that are written in Python name the plain ones, too.
             types = ()
@@ -88,6 +93,9 @@ class FunctionWatcher(TorchFunctionMode):
         if api is None or (torch._C._current_graph_task_id() != -1 and _is_inside_operator(func)):
             return func(*args, **kwargs)
         if self._is_distributed and _is_machinery(sys._getframe(1)):
+            return func(*args, **kwargs)
+        if func is torch.empty and sys._getframe(1).f_code.co_filename == _UNPICKLING:
+            # When batches of a DataLoader's workers arrive differs from run to run.
             return func(*args, **kwargs)
         if api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS:
             api = _as_written(api, args)
@@ -192,6 +200,9 @@ def _is_machinery(frame: FrameType) -> bool:
 
 def _as_written(api: Api, args: tuple[Any, ...]) -> Api:
     frame = sys._getframe(2)
+    while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
+        # A mode of somebody else's stands above ours and hands its call on.
+        frame = frame.f_back
     name = operator_at(frame)
     if name is None:
         return api

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tensorprobe.capture.transforms import below_vmap, is_transforming
 from tensorprobe.compiled import load_compiled
 
 __all__ = [
@@ -209,6 +210,8 @@ def _compiled() -> Any:
 
 def input_edges(tensors: list[torch.Tensor]) -> InputEdges:
     """Return where the gradients of a call's inputs go, as `InputEdges` itself does."""
+    if is_transforming():
+        tensors = [below_vmap(tensor) for tensor in tensors]
     graph = _compiled()
     if graph is None:
         return InputEdges(tensors)
@@ -246,6 +249,8 @@ def nodes_at_edges(
             tensor from inside the call, as one that a module keeps in an attribute: a neighbour
             then gets, or hands over, another sum.
     """
+    if is_transforming():
+        outputs = [below_vmap(tensor) for tensor in outputs]
     graph = _compiled()
     found = None if graph is None else graph.find(outputs, edges, start)
     if found is None:

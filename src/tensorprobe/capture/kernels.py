@@ -71,6 +71,8 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, session: Session) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._session = session
+        # Whether it is over, though torch may have the mode on until a backward pass is.
+        self.is_retired = False
         self._thread = _Thread()
         # Whether the operators of a call's backward are recorded.
         self._is_wanted: dict[str, bool] = {}
@@ -113,6 +115,8 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self.is_retired:
+            return func(*args, **kwargs)
         session, recorder = self._session, self._session.recorder
         call = inputs = named = None
         parent = None

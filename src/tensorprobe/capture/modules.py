@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,13 @@ from torch.nn.modules import module as torch_module
 
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
+from tensorprobe.capture.named_models import COMPILED, ModuleNames
 from tensorprobe.names import ModuleCall, ParameterGradients
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
 
-__all__ = ["COMPILED", "ModuleWatcher", "is_compiled_wrapper"]
-
-# Where torch.compile's own module keeps the one that it stands for.
-COMPILED = "_orig_mod"
+__all__ = ["ModuleWatcher", "is_compiled_wrapper"]
 
 
 def is_compiled_wrapper(module: torch.nn.Module) -> bool:
@@ -54,24 +53,21 @@ class ModuleWatcher:
 
     Args:
         session: where the records go.
-        models: the models that the user handed over; others are named when they are first called.
+        names: what modules are called.
         is_recording: False only follows the hierarchy, for the calls inside.
     """
 
-    def __init__(
-        self, session: Session, models: Iterable[tuple[str, torch.nn.Module]], *, is_recording: bool
-    ) -> None:
+    def __init__(self, session: Session, names: ModuleNames, *, is_recording: bool) -> None:
         self._session = session
         self._is_recording = is_recording
-        self._paths: dict[int, tuple[str, torch.nn.Module]] = {}
+        self._names = names
         # Each thread that calls modules is in modules of its own.
         self._threads = threading.local()
         self._handles: list[Any] = []
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
-        self._hooked: set[tuple[str, str, int]] = set()
-        for prefix, model in models:
-            self._name_all(prefix, model)
+        # An id is handed out again once its parameter is gone, soon with `functional_call`.
+        self._hooked: dict[tuple[str, str, int], weakref.ref[torch.Tensor]] = {}
 
     def open(self) -> None:
         """Start watching."""
@@ -103,9 +99,9 @@ class ModuleWatcher:
         if not self._is_recording or not self.is_watching(module) or config.list or config.scope:
             return
         for inner in module.modules():
-            known = self._paths.get(id(inner))
-            if known is not None and inner is not module:
-                self._hook_parameters(inner, known[0], type(inner).__name__)
+            path = self._names.known(inner)
+            if path is not None and inner is not module:
+                self._hook_parameters(inner, path, type(inner).__name__)
 
     @property
     def _running(self) -> list[_Running]:
@@ -117,13 +113,6 @@ class ModuleWatcher:
         """The name of the module call that is running."""
         running = self._threads.__dict__.get("running")
         return running[-1].name if running else None
-
-    def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
-        for path, module in model.named_modules():
-            if COMPILED in path:
-                path = ".".join(part for part in path.split(".") if part != COMPILED)
-            full = f"{prefix}.{path}" if prefix and path else prefix or path
-            self._paths.setdefault(id(module), (full, module))
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if not self.is_watching(module):
@@ -138,9 +127,7 @@ class ModuleWatcher:
     def _enter(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if id(module) not in self._paths:
-            self._name_all("", module)
-        path = self._paths[id(module)][0]
+        path = self._names.path_of(module)
         class_name = type(module).__name__
         session = self._session
         recorder = session.recorder
@@ -215,9 +202,11 @@ class ModuleWatcher:
             return
         wanted = {key: p for key, p in _parameters_of(module).items() if p.requires_grad}
         for key, parameter in wanted.items():
-            if (path, key, id(parameter)) in self._hooked:
+            place = (path, key, id(parameter))
+            known = self._hooked.get(place)
+            if known is not None and known() is parameter:
                 continue
-            self._hooked.add((path, key, id(parameter)))
+            self._hooked[place] = weakref.ref(parameter)
             hook = self._gradient_hook(path, class_name, key, len(wanted))
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
 
@@ -227,7 +216,7 @@ class ModuleWatcher:
         self._session.recorder.forget_tensors()
         if running.parameters is not None:
             module = running.module
-            self._hook_parameters(module, self._paths[id(module)][0], type(module).__name__)
+            self._hook_parameters(module, self._names.path_of(module), type(module).__name__)
 
     def _add_gradients(self, base: str) -> None:
         name, arrived = self._gradients.pop(base)

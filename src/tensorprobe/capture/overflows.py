@@ -24,6 +24,7 @@ from tensorprobe.capture.drafts import Draft
 from tensorprobe.capture.held import HeldDraft, WritingCalls, held_in
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.subclasses import describe_unusual
+from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.names import (
@@ -373,8 +374,8 @@ class OverflowRecorder(Recorder):
     # --- drafting ----------------------------------------------------------------------------
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
-        if count_dispatch_modes():
-            with without_dispatch_modes():
+        if count_dispatch_modes() or is_transforming():
+            with without_dispatch_modes(), without_transforms():
                 return self._draft_tensor(tensor, path)
         known = self._drafts.find(tensor)
         if known is not None:

@@ -28,6 +28,7 @@ from tensorprobe.capture.drafts import (
 )
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
+from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.records import DumpInfo, Frame
@@ -303,8 +304,8 @@ class Recorder:
             and known.requires_grad == tensor.requires_grad
         ):
             return known
-        if count_dispatch_modes():
-            with without_dispatch_modes():
+        if count_dispatch_modes() or is_transforming():
+            with without_dispatch_modes(), without_transforms():
                 return self._draft_tensor(tensor, path)
         is_whole = False
         if known is not None:

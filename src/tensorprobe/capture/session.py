@@ -22,13 +22,20 @@ from tensorprobe.capture.functions import FunctionWatcher
 from tensorprobe.capture.gradients import GradientWatcher
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
+from tensorprobe.capture.mode_places import (
+    insert_dispatch_mode,
+    insert_function_mode,
+    remove_dispatch_mode,
+    remove_function_mode,
+)
 from tensorprobe.capture.modules import ModuleWatcher
-from tensorprobe.capture.named_models import Models
+from tensorprobe.capture.named_models import Models, ModuleNames
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
+from tensorprobe.capture.traces import TraceGuard
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
 from tensorprobe.names import backward_of
@@ -92,10 +99,13 @@ class Session:
         self._functions: FunctionWatcher | None = None
         self._fast_paths: FastPathGuard | None = None
         self._modules: ModuleWatcher | None = None
+        # Of the whole step, however often the watchers are turned on in it.
+        self._module_names = ModuleNames()
         self._gradients: GradientWatcher | None = None
         self._collectives: CollectiveWatcher | None = None
         self._kernels: KernelWatcher | None = None
         self._compiled: CompiledRegions | None = None
+        self._traces: TraceGuard | None = None
         self._info = info
         self._tell = tell
         # For what holds for the whole run, not for this step alone.
@@ -123,11 +133,12 @@ class Session:
         keeps_tensors = self.recorder.keeps_data is not None
         self._gradients = GradientWatcher(self.recorder.fail, keeps_tensors=keeps_tensors)
         if level in ("L0", "mix"):
-            self._modules = ModuleWatcher(self, models, is_recording=True)
+            self._module_names.add(models)
+            self._modules = ModuleWatcher(self, self._module_names, is_recording=True)
             self._modules.open()
         if level in ("L1", "L2", "mix"):
             self._functions = FunctionWatcher(self)
-            self._functions.__enter__()  # type: ignore[no-untyped-call]
+            insert_function_mode(self._functions)
             self._fast_paths = FastPathGuard(self._functions)
             self._fast_paths.open()
         if level in ("L1", "mix"):
@@ -135,9 +146,11 @@ class Session:
             self._collectives.open()
         if level == "L2":
             self._kernels = KernelWatcher(self)
-            self._kernels.__enter__()  # type: ignore[no-untyped-call]
+            insert_dispatch_mode(self._kernels)
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
         self._compiled.open()
+        self._traces = TraceGuard(self, self._functions, self._kernels)
+        self._traces.open()
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
@@ -168,11 +181,15 @@ class Session:
             self.recorder.fail(f"what was left to do at {what}()", err)
 
     def _close_watchers(self) -> None:
+        if self._traces is not None:
+            self._traces.close()
+            self._traces = None
         if self._compiled is not None:
             self._compiled.close()
             self._compiled = None
         if self._kernels is not None:
-            self._kernels.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._kernels.is_retired = True
+            remove_dispatch_mode(self._kernels)
             self._kernels = None
         if self._collectives is not None:
             self._collectives.close()
@@ -181,7 +198,8 @@ class Session:
             self._fast_paths.close()
             self._fast_paths = None
         if self._functions is not None:
-            self._functions.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._functions.is_retired = True
+            remove_function_mode(self._functions)
             self._functions = None
         self.module_dump.close()
         if self._modules is not None:

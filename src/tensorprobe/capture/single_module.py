@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tensorprobe.capture.modules import COMPILED, ModuleWatcher, is_compiled_wrapper
+from tensorprobe.capture.modules import ModuleWatcher, is_compiled_wrapper
+from tensorprobe.capture.named_models import COMPILED, ModuleNames
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -64,7 +65,7 @@ class _OneModuleWatcher(ModuleWatcher):
     """A module watcher that sees one module alone, also while its session is paused."""
 
     def __init__(self, session: Session, module: torch.nn.Module, name: str) -> None:
-        super().__init__(session, [(name, module)], is_recording=True)
+        super().__init__(session, ModuleNames([(name, module)]), is_recording=True)
         self.only = module
         self.name = name
         self.is_on = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import runpy
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
@@ -15,8 +16,9 @@ from tensorprobe.records import Frame
 __all__ = ["StackReader"]
 
 _OWN_FOLDER = str(Path(__file__).parent)
-# Between a user's call and our watcher torch puts frames that say nothing.
-_PASSED_OVER = frozenset((torch.overrides.__file__,))
+# Between a user's call and our watcher torch puts frames that say nothing; below a script stand
+# those by which we run it.
+_PASSED_OVER = frozenset((torch.overrides.__file__, runpy.run_module.__code__.co_filename))
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _DEEPEST = 200
 

@@ -3,8 +3,9 @@
     DTensor             this rank's part; its placements, mesh and whole shape stand in `form`
     AsyncCollectiveTensor   its data once it has been waited for; we never wait for it
     nested, sparse      the values that they hold
+    of torch.func       the tensor that is wrapped; dimensions of vmap stand in `form`
     a class of the user's   its own memory, or the tensors that it says it is made of
-    meta, fake, of torch.func, and any other   type and shape
+    meta, fake, and any other   type and shape
 
 No code of a class is run but `__tensor_flatten__`, which is made for this: neither its
 `__torch_function__` nor its `__torch_dispatch__` notices that somebody looked.
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.drafts import Draft, PartDraft
+from tensorprobe.capture.transforms import below_vmap, unwrap
 from tensorprobe.records import DictValue, TensorValue, UnknownValue
 from tensorprobe.summary.host import is_plain
 
@@ -42,7 +44,7 @@ def describe_unusual(
     """
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
-            requires_grad = bool(tensor.requires_grad)
+            requires_grad = bool(below_vmap(tensor).requires_grad)
             form, part = _form_of(tensor)
             form = f"{around}: {form}" if around else form
             if part is None:
@@ -91,8 +93,7 @@ def _form_of(
     if name == "FakeTensor":
         return name, None
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        is_batch = torch._C._functorch.is_batchedtensor(tensor)
-        return f"torch.func: {'BatchedTensor' if is_batch else 'GradTrackingTensor'}", None
+        return unwrap(tensor)
     if tensor.is_nested:
         jagged = getattr(tensor, "_values", None)
         is_jagged = isinstance(jagged, torch.Tensor)

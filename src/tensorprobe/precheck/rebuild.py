@@ -145,6 +145,8 @@ def import_modules(names: tuple[str, ...]) -> None:
 
 # Of these tensors a dump has the numbers and not where they stood.
 _WITHOUT_PLACES = ("sparse_", "nested ")
+# The call did not see a dimension that is in the data.
+_BATCHED = "BatchedTensor"
 
 
 class _Builder:
@@ -170,6 +172,8 @@ class _Builder:
                 return None
             case TensorValue(form=str(form)) if form.startswith(_WITHOUT_PLACES):
                 raise RebuildError(f"the dump holds only the values of {place}, which was {form}")
+            case TensorValue(form=str(form)) if _BATCHED in form:
+                raise RebuildError(f"{place} was a batch of torch.func.vmap, {form}")
             case TensorValue():
                 return self._load(value)
             case ScalarValue():

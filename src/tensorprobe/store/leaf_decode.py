@@ -205,7 +205,8 @@ class LeafDecoder:
         elif type_name == "NoneType":
             return None
         elif type_name == "torch.Size":
-            if isinstance(value, list) and all(is_size(size) for size in value):
+            # `x.size()[:-1] + (heads, -1)` is one, too.
+            if isinstance(value, list) and all(size == -1 or is_size(size) for size in value):
                 return SizeValue(tuple(value))
         elif type_name == "torch.ProcessGroup":
             ranks, group_id = raw.get("group_ranks"), raw.get("group_id")

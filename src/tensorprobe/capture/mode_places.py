@@ -1,0 +1,121 @@
+"""Put our modes under those of others, and take them out from wherever they are.
+
+torch's modes form a stack in each thread, and whoever leaves one pops what is on top. A capture
+begins and ends where the user says, perhaps in the middle of a `with torch.device(…)`: on top of it
+our mode would be the one that is popped at its end, and the device would stay.
+
+Inside a backward pass torch keeps the modes that were on at its beginning, and puts them back
+behind each node: what is removed there is removed again as soon as the pass is over.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+__all__ = [
+    "end_removals",
+    "function_modes",
+    "insert_dispatch_mode",
+    "insert_function_mode",
+    "is_in_backward_pass",
+    "remove_dispatch_mode",
+    "remove_function_mode",
+    "set_function_modes",
+]
+
+# Newer torch keeps the default device at the very bottom, and looks for it there.
+_KEEPS_BOTTOM = "_len_torch_function_stack" in DeviceContext.__exit__.__code__.co_names
+
+
+# Modes that came back after they were removed, with their threads.
+_left: list[tuple[int, Any]] = []
+
+
+def is_in_backward_pass() -> bool:
+    """Whether this thread is inside a backward pass."""
+    task: int = torch._C._current_graph_task_id()
+    return task != -1
+
+
+def end_removals() -> None:
+    """Remove what was to be removed inside a backward pass, if that is over."""
+    if not _left or is_in_backward_pass():
+        return
+    thread = threading.get_ident()
+    for place in [place for place in _left if place[0] == thread]:
+        _left.remove(place)
+        mode = place[1]
+        if isinstance(mode, TorchDispatchMode):
+            _take_out(mode)
+        else:
+            remove_function_mode(mode)
+
+
+def function_modes() -> list[Any]:
+    """Return the function modes of this thread, the lowest first."""
+    count = torch._C._len_torch_function_stack()
+    return [torch._C._get_function_stack_at(place) for place in range(count)]
+
+
+def set_function_modes(modes: list[Any]) -> None:
+    """Make these the function modes of this thread."""
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def insert_function_mode(mode: Any) -> None:
+    """Turn a function mode on, under those that are on."""
+    modes = function_modes()
+    context = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    default = getattr(context, "device_context", None) if _KEEPS_BOTTOM else None
+    lowest = 1 if modes and modes[0] is default else 0
+    set_function_modes([*modes[:lowest], mode, *modes[lowest:]])
+
+
+def remove_function_mode(mode: Any) -> None:
+    """Turn a function mode off, wherever it is."""
+    modes = function_modes()
+    others = [one for one in modes if one is not mode]
+    if len(others) < len(modes):
+        set_function_modes(others)
+    _note_removal(mode)
+
+
+def insert_dispatch_mode(mode: TorchDispatchMode) -> None:
+    """Turn a dispatch mode on, under those that are on."""
+    others = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    try:
+        mode.__enter__()  # type: ignore[no-untyped-call]
+    finally:
+        while others:
+            _push_mode(others.pop())
+
+
+def remove_dispatch_mode(mode: TorchDispatchMode) -> None:
+    """Turn a dispatch mode off, wherever it is."""
+    if _take_out(mode):
+        # It takes itself off, and whatever else it has set.
+        _push_mode(mode)
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    _note_removal(mode)
+
+
+def _take_out(mode: TorchDispatchMode) -> bool:
+    """Take a dispatch mode out of this thread's; returns whether it was there."""
+    modes = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    others = [one for one in modes if one is not mode]
+    for one in reversed(others):
+        _push_mode(one)
+    return len(others) < len(modes)
+
+
+def _note_removal(mode: Any) -> None:
+    if is_in_backward_pass():
+        _left.append((threading.get_ident(), mode))

@@ -1,0 +1,128 @@
+"""Whatever a call is given is described, in a time that people accept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tensorprobe import PrecisionDebugger, open_dump
+from tensorprobe.capture.describe import describe, tensors_in
+from tensorprobe.records import DictValue, ListValue, UnknownValue
+
+
+@dataclass
+class Node:
+    value: torch.Tensor
+    others: list[Node] = field(default_factory=list)
+
+
+def linked(count: int) -> Node:
+    nodes = [Node(torch.full((1,), float(number))) for number in range(count)]
+    for node in nodes:
+        node.others = nodes
+    return nodes[0]
+
+
+class Reader(nn.Module):
+    def forward(self, node: Node) -> torch.Tensor:
+        return node.value * 2
+
+
+def test_objects_that_hold_each_other_cost_no_time(tmp_path: Path) -> None:
+    node = linked(60)
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    debugger.start()
+    begin = time.perf_counter()
+    result = Reader()(node)
+    assert time.perf_counter() - begin < 10
+    debugger.stop()
+    debugger.step()
+    assert torch.equal(result, torch.zeros(1))
+    assert not list(tmp_path.rglob("dump_error_info.log"))
+    (given,) = open_dump(tmp_path).part().call("Module.Reader.forward.0").inputs or ()
+    assert isinstance(given, DictValue)
+
+
+class Broken(Mapping[str, int]):
+    def __getitem__(self, key: str) -> int:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        raise OSError("the file is closed")
+
+    def __len__(self) -> int:
+        return 1
+
+
+@dataclass(slots=True)
+class HalfMade:
+    first: torch.Tensor
+    second: torch.Tensor = field(init=False)
+
+
+@pytest.mark.parametrize("strange", [Broken(), HalfMade(torch.ones(1))])
+def test_what_cannot_be_looked_into_costs_no_record(tmp_path: Path, strange: Any) -> None:
+    class Taker(nn.Module):
+        def forward(self, x: torch.Tensor, other: Any, *, option: Any) -> torch.Tensor:
+            return x * 2
+
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="mix")
+    debugger.start()
+    Taker()(torch.ones(2, requires_grad=True), strange, option=strange).sum().backward()
+    debugger.stop()
+    debugger.step()
+    assert not list(tmp_path.rglob("dump_error_info.log"))
+    part = open_dump(tmp_path).part()
+    record = part.call("Module.Taker.forward.0")
+    unknown = UnknownValue(type(strange).__name__, "it cannot be looked into")
+    assert record.inputs is not None and record.inputs[1] == unknown
+    assert dict(record.kwargs or {}) == {"option": unknown}
+    assert "Module.Taker.backward.0" in part
+
+
+def test_a_list_in_itself_is_described_once_below_some_depth() -> None:
+    cycle: list[Any] = [torch.ones(1)]
+    cycle.append(cycle)
+    tensors: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor, path: tuple[str, ...]) -> str:
+        tensors.append(tensor)
+        return ".".join(path)
+
+    found = describe(cycle, keep, ("call.input", "0"))
+    depth = 0
+    while isinstance(found, ListValue):
+        assert len(found.items) == 2
+        found = found.items[1]
+        depth += 1
+    assert found == UnknownValue("list", "described before")
+    # What is described and what has gradients are the same tensors.
+    assert len(tensors_in((cycle,))) == len(tensors) == depth
+
+
+def test_what_stands_in_several_places_is_described_in_each() -> None:
+    shared = [torch.ones(1), torch.zeros(1)]
+    value = {"a": shared, "b": [shared, (shared,)]}
+    found = describe(value, lambda tensor, path: ".".join(path))
+    assert found == DictValue(
+        (
+            ("a", ListValue(("a.0", "a.1"))),
+            (
+                "b",
+                ListValue(
+                    (
+                        ListValue(("b.0.0", "b.0.1")),
+                        ListValue((ListValue(("b.1.0.0", "b.1.0.1")),), is_tuple=True),
+                    )
+                ),
+            ),
+        )
+    )
+    assert len(tensors_in(value)) == 6
