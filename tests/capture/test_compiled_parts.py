@@ -183,7 +183,7 @@ def draft_values(values: Iterable[Any], table: drafts.DraftTable) -> tuple[list[
 
     assert drafts.draft_usual is not None
     drafted = drafts.draft_usual(
-        values, table, ask, None, count_dispatch_modes, slowly, describe, ("", "")
+        values, table, ask, None, (count_dispatch_modes,), slowly, describe, ("", "")
     )
     return list(drafted), measured
 
@@ -251,7 +251,7 @@ def test_what_measuring_raises_comes_out() -> None:
     table = drafts.DraftTable(is_ordered=False)
     with pytest.raises(ValueError, match="no numbers"):
         drafts.draft_usual(
-            [torch.ones(2)], table, refuse, None, count_dispatch_modes, None, describe, ("", "")
+            [torch.ones(2)], table, refuse, None, (count_dispatch_modes,), None, describe, ("", "")
         )
     assert not table._drafts
 

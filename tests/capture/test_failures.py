@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,16 @@ from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
 
 
-class Unreadable(Mapping[str, Tensor]):
-    """A batch that raises when anybody looks through it."""
+class Unreadable(tuple[Tensor]):
+    """A batch that raises when anybody asks what is in it."""
 
-    def __getitem__(self, key: str) -> Tensor:
-        return torch.ones(2, 3)
-
-    def __iter__(self) -> Iterator[str]:
+    @property
+    def _fields(self) -> tuple[str, ...]:
         raise OSError("the shard is gone")
 
-    def __len__(self) -> int:
-        return 1
+
+def unreadable() -> Unreadable:
+    return Unreadable((torch.ones(2, 3),))
 
 
 class Model(nn.Module):
@@ -31,8 +29,8 @@ class Model(nn.Module):
         super().__init__()
         self.inner = nn.Linear(3, 3)
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        result: Tensor = self.inner(batch["x"])
+    def forward(self, batch: Unreadable) -> Tensor:
+        result: Tensor = self.inner(batch[0])
         return result
 
 
@@ -43,7 +41,7 @@ def test_a_failed_record_is_told_once_and_listed_in_the_dump(
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
     debugger.start(model)
     for _ in range(2):
-        model(Unreadable()).sum().backward()
+        model(unreadable()).sum().backward()
     debugger.stop()
     debugger.step()
     told = [r.getMessage() for r in caplog.records if "could not be recorded" in r.getMessage()]
@@ -61,7 +59,7 @@ def test_what_fails_in_every_step_is_told_of_a_few(
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
     for _ in range(6):
         debugger.start(model)
-        model(Unreadable()).sum().backward()
+        model(unreadable()).sum().backward()
         debugger.stop()
         debugger.step()
     told = [r.getMessage() for r in caplog.records if "could not be recorded" in r.getMessage()]

@@ -3,7 +3,7 @@
  *     find(drafts, tensor)           -> its Draft, if nobody has written into it since; else None
  *     is_plain(tensor)               -> whether it holds strided numbers that can be looked at
  *     make(tensor, measured, checked) -> a Draft
- *     draft_all(values, table, ask, check, count_modes, slowly, describe) -> a tuple of drafts
+ *     draft_all(values, table, ask, check, hindered, slowly, describe, name) -> a tuple of drafts
  *     stack_key(frame, shown, limit) -> (id of code, place, ...), or None: a code that is not in shown
  *
  * A step looks at thousands of tensors. drafts.py, host.py and stacks.py have the same meaning, say it
@@ -313,7 +313,16 @@ static PyObject *draft_new(const Sources *from, PyObject *tensor)
     return draft;
 }
 
-static PyObject *draft_tensor(const Sources *from, PyObject *tensor, PyObject *count_modes)
+/* Whether something stands between us and tensors, one of which is true: modes, transforms. */
+static int is_hindered(PyObject *questions)
+{
+    int is_so = 0;
+    for (Py_ssize_t i = 0; !is_so && i < PyTuple_Size(questions); i++)
+        is_so = is_true(PyObject_CallObject(PyTuple_GetItem(questions, i), NULL));
+    return is_so;
+}
+
+static PyObject *draft_tensor(const Sources *from, PyObject *tensor, PyObject *questions)
 {
     PyObject *known = look_up(from->drafts, tensor);
     if (known) {
@@ -323,16 +332,16 @@ static PyObject *draft_tensor(const Sources *from, PyObject *tensor, PyObject *c
             Py_CLEAR(known);
         return known;
     }
-    if (PyErr_Occurred() || is_true(PyObject_CallObject(count_modes, NULL)))
+    if (PyErr_Occurred() || is_hindered(questions))
         return NULL;
     return draft_new(from, tensor);
 }
 
 static PyObject *draft_all(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
-    enum { VALUES, TABLE, ASK, CHECK, COUNT_MODES, SLOWLY, DESCRIBE, NO_NAME, ARGUMENTS };
+    enum { VALUES, TABLE, ASK, CHECK, HINDERED, SLOWLY, DESCRIBE, NO_NAME, ARGUMENTS };
     (void)self;
-    if (given != ARGUMENTS || !draft_class) {
+    if (given != ARGUMENTS || !draft_class || !PyTuple_Check(args[HINDERED])) {
         PyErr_SetString(PyExc_TypeError, "wanted set_up, and then values and whom to ask about them");
         return NULL;
     }
@@ -348,7 +357,7 @@ static PyObject *draft_all(PyObject *self, PyObject *const *args, Py_ssize_t giv
         if (value == Py_None)
             draft = Py_NewRef(Py_None);
         else if (is_tensor > 0)
-            draft = draft_tensor(&from, value, args[COUNT_MODES]);
+            draft = draft_tensor(&from, value, args[HINDERED]);
         if (!draft && !PyErr_Occurred())
             draft = is_tensor ? PyObject_CallFunctionObjArgs(args[SLOWLY], value, args[NO_NAME], NULL)
                               : PyObject_CallFunctionObjArgs(args[DESCRIBE], value, args[SLOWLY],

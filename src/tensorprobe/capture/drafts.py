@@ -103,8 +103,9 @@ draft_usual: Callable[..., tuple[Any, ...]] | None = (
 )
 """Drafts values whose data are not kept, and asks Python about what is not usual; None: not built.
 
-It gets the values, the `DraftTable`, what measures and what checks a tensor (or None), what counts
-dispatch modes, what drafts an unusual tensor, what describes another value, and both's name for it.
+It gets the values, the `DraftTable`, what measures and what checks a tensor (or None), a tuple of
+questions (is one of them true, no tensor is usual), what drafts an unusual tensor, what describes
+another value, and both's name for it.
 """
 make_draft: Callable[[torch.Tensor, Measured, Checked | None], Draft] = (
     Draft if _compiled is None else _compiled.make

@@ -53,6 +53,8 @@ _LONGEST_WAIT_ON_DEVICE = 0.25
 
 # Where no data are kept nobody asks for the names of values; so deep is the nesting of one.
 _NO_NAME = ("", "")
+# While one of these is true, tensors are not to be looked at just so.
+_HINDERED = (count_dispatch_modes, is_transforming)
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
@@ -172,7 +174,7 @@ class Recorder:
                 self._drafts,
                 self._statistics.ask,
                 self._checksums.ask if self._with_checksums else None,
-                count_dispatch_modes,
+                _HINDERED,
                 self._draft_tensor,
                 describe,
                 _NO_NAME,
