@@ -29,7 +29,6 @@ setup(
                 "_crc32",
                 "capture._drafts",
                 "capture._graph",
-                "capture._hooks",
                 "compare._plain_rows",
                 "report._row_text",
                 "store._entry_text",

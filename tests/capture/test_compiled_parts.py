@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorprobe.capture import drafts, gradients, graph_edges, stacks
-from tensorprobe.capture.describe import describe
-from tensorprobe.capture.dispatch_modes import count_dispatch_modes
+from tensorprobe.capture import drafts, graph_edges, stacks
 from tensorprobe.compiled import load_compiled
 from tensorprobe.summary import host
 from tensorprobe.summary.statistics import Measured
@@ -170,150 +167,6 @@ def test_a_draft_is_found_until_somebody_writes() -> None:
         table.find(inferred)
 
 
-def draft_values(values: Iterable[Any], table: drafts.DraftTable) -> tuple[list[Any], list[Any]]:
-    """Draft values; returns what came out, and the tensors that were measured."""
-    measured = []
-
-    def ask(tensor: torch.Tensor) -> Measured:
-        measured.append(tensor)
-        return Measured((1.0, 0.0, 0.5, 2.0))
-
-    def slowly(tensor: torch.Tensor, name: Any) -> str:
-        return f"slowly {type(tensor).__name__}"
-
-    assert drafts.draft_usual is not None
-    drafted = drafts.draft_usual(
-        values, table, ask, None, (count_dispatch_modes,), slowly, describe, ("", "")
-    )
-    return list(drafted), measured
-
-
-def test_usual_tensors_are_drafted_and_measured_once() -> None:
-    table = drafts.DraftTable(is_ordered=False)
-    whole = torch.ones(4, 6)
-    view, part = whole.transpose(0, 1), whole[1:]
-    (first, again, of_view, of_part, nothing, number), measured = draft_values(
-        [whole, whole, view, part, None, 3], table
-    )
-    assert len(measured) == 1 and measured[0] is whole
-    assert first is again and table.find(whole) is first
-    assert of_view.measured is first.measured and tuple(of_view.shape) == (6, 4)
-    # A part of it has other numbers, which Python takes.
-    assert of_part == "slowly Tensor"
-    assert nothing is None and number == describe(3, lambda *_: None)
-    whole.add_(1)
-    assert draft_values([view], table)[0] == ["slowly Tensor"]
-    assert draft_values((whole,), table)[1][0] is whole
-
-
-def test_the_order_of_elements_counts_for_a_checksum() -> None:
-    table = drafts.DraftTable(is_ordered=True)
-    whole = torch.ones(4, 6)
-    (_, flat, transposed), _ = draft_values([whole, whole.view(-1), whole.t()], table)
-    assert isinstance(flat, drafts.Draft) and transposed == "slowly Tensor"
-
-
-def test_odd_tensors_are_left_to_python() -> None:
-    for tensor in odd_tensors():
-        (drafted,), measured = draft_values([tensor], drafts.DraftTable(is_ordered=False))
-        if host.is_plain(tensor) and tensor._base is None:
-            assert isinstance(drafted, drafts.Draft) and len(measured) == 1
-        else:
-            assert str(drafted).startswith("slowly") and not measured
-
-
-class Loud(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-def test_tensors_are_left_to_python_while_a_dispatch_mode_is_on() -> None:
-    with Loud():
-        assert draft_values([torch.ones(2)], drafts.DraftTable(is_ordered=False)) == (
-            ["slowly Tensor"],
-            [],
-        )
-
-
-def test_a_full_table_is_left_to_python_which_makes_room() -> None:
-    table = drafts.DraftTable(is_ordered=False)
-    table._limit = 2
-    tensors = [torch.ones(2) for _ in range(3)]
-    drafted, _ = draft_values(tensors, table)
-    assert drafted[2] == "slowly Tensor" and len(table._drafts) == 2
-
-
-def test_what_measuring_raises_comes_out() -> None:
-    def refuse(tensor: torch.Tensor) -> Measured:
-        raise ValueError("no numbers")
-
-    assert drafts.draft_usual is not None
-    table = drafts.DraftTable(is_ordered=False)
-    with pytest.raises(ValueError, match="no numbers"):
-        drafts.draft_usual(
-            [torch.ones(2)], table, refuse, None, (count_dispatch_modes,), None, describe, ("", "")
-        )
-    assert not table._drafts
-
-
-Gradients = tuple[str, "str | None", list[Any], list[Any]]
-
-
-def watch_product(
-    hook: Any, monkeypatch: pytest.MonkeyPatch, on_done: Callable[..., None]
-) -> tuple[list[str], torch.Tensor]:
-    """Multiply a tensor with itself under a watcher; returns what failed, and the product."""
-    monkeypatch.setattr(gradients, "_make_hook", hook)
-    failed: list[str] = []
-    watcher = gradients.GradientWatcher(lambda name, err: failed.append(f"{name}: {err}"))
-    x = leaf(3) * 1
-    start, edges = graph_edges.next_sequence_number(), graph_edges.input_edges([x, x])
-    product = x * x
-    watcher.watch("f.0.backward", "m", edges, start, [product], on_done, is_sealed=True)
-    return failed, product
-
-
-HOOKS = [gradients._NodeHook, gradients._hook_class()]
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-def test_a_node_hands_its_gradients_over_once(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Gradients] = []
-    failed, product = watch_product(hook, monkeypatch, lambda *found: told.append(found))
-    product.sum().backward(retain_graph=True)
-    product.sum().backward()
-    ((name, parent, of_outputs, of_inputs),) = told
-    assert (name, parent, failed) == ("f.0.backward", "m", [])
-    assert of_outputs[0].tolist() == [1.0, 1.0, 1.0]
-    # Both places of the one tensor get the sum over the two edges.
-    twice = (2 * product.detach().sqrt()).tolist()
-    for gradient in of_inputs:
-        assert gradient.abs().tolist() == pytest.approx(twice)
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_that_fails_is_told_and_ends_nothing(
-    hook: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*found: Any) -> None:
-        raise ValueError("not today")
-
-    failed, product = watch_product(hook, monkeypatch, refuse)
-    product.sum().backward()
-    assert failed == ["f.0.backward: not today"]
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-def test_ctrl_c_in_a_hook_is_not_swallowed(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*found: Any) -> None:
-        raise KeyboardInterrupt
-
-    failed, product = watch_product(hook, monkeypatch, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        product.sum().backward()
-    assert not failed
-
-
 def test_a_stack_has_the_same_key_from_both() -> None:
     frame = sys._getframe()
     key = stacks._key_of(frame)
@@ -327,7 +180,7 @@ def test_a_stack_has_the_same_key_from_both() -> None:
 CAPTURE = """
 import sys, torch
 from tensorprobe import PrecisionDebugger, seed_all
-from tensorprobe.capture import drafts, gradients, graph_edges, recorder, stacks
+from tensorprobe.capture import drafts, graph_edges, recorder, stacks
 from tensorprobe.store import leaf_encode
 from tensorprobe.summary import host
 if sys.argv[2] == "python":
@@ -335,7 +188,6 @@ if sys.argv[2] == "python":
     drafts._compiled = stacks._compiled = leaf_encode._compiled = None
     drafts._usual_text = lambda draft: None
     recorder.make_draft, recorder.is_plain = drafts.Draft, host.is_plain
-    recorder.draft_usual, gradients._make_hook = None, gradients._NodeHook
 seed_all(1)
 block = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 lstm = torch.nn.LSTM(8, 4)

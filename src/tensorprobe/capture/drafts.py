@@ -21,10 +21,10 @@ from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary import host
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import PLAIN_DTYPES
-from tensorprobe.summary.layout import merge_dimensions, merged_layout
+from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Draft", "DraftTable", "Numbers", "PartDraft", "draft_usual", "is_plain", "make_draft"]
+__all__ = ["Draft", "DraftTable", "Numbers", "PartDraft", "is_plain", "make_draft"]
 
 Numbers = tuple[Measured, "Checked | None"]
 
@@ -90,23 +90,13 @@ _usual_text = read_drafts(Draft, _DTYPE_NAMES.__getitem__)
 
 def _set_up_compiled() -> Any:
     """Return what looks at tensors with fewer steps of Python, where it is built."""
-    wanted = ("set_up", "find", "is_plain", "make", "draft_all")
-    compiled = load_compiled("tensorprobe.capture._drafts", *wanted)
+    compiled = load_compiled("tensorprobe.capture._drafts", "set_up", "find", "is_plain", "make")
     if compiled is not None:
-        compiled.set_up(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION, merge_dimensions)
+        compiled.set_up(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION)
     return compiled
 
 
 _compiled = _set_up_compiled()
-draft_usual: Callable[..., tuple[Any, ...]] | None = (
-    None if _compiled is None else _compiled.draft_all
-)
-"""Drafts values whose data are not kept, and asks Python about what is not usual; None: not built.
-
-It gets the values, the `DraftTable`, what measures and what checks a tensor (or None), a tuple of
-questions (is one of them true, no tensor is usual), what drafts an unusual tensor, what describes
-another value, and both's name for it.
-"""
 make_draft: Callable[[torch.Tensor, Measured, Checked | None], Draft] = (
     Draft if _compiled is None else _compiled.make
 )

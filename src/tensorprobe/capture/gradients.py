@@ -23,7 +23,6 @@ import torch
 
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.graph_edges import InputEdges, NodeInput, NodeOutput, nodes_at_edges
-from tensorprobe.compiled import load_compiled
 
 __all__ = ["GradientWatcher"]
 
@@ -119,37 +118,18 @@ class _NodeHook:
         self,
         watcher: GradientWatcher,
         call: _Call,
-        number: int,
+        node: Any,
         outputs: Sequence[NodeOutput],
         inputs: Sequence[NodeInput],
     ) -> None:
         self.watcher = watcher
         self.call = call
-        self.number = number
+        self.number: int = node._sequence_nr()
         self.outputs = outputs
         self.inputs = inputs
 
     def __call__(self, grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
         self.watcher.on_backward(self, grad_inputs, grad_outputs)
-
-
-def _hook_class() -> Callable[..., Any]:
-    """Return what does the same, and the usual itself, with fewer steps of Python, where built."""
-    compiled = load_compiled("tensorprobe.capture._hooks", "set_up", "Hook")
-    if compiled is None:
-        return _NodeHook
-    compiled.set_up(
-        _current_pass,
-        _NO_PASS,
-        count_dispatch_modes,
-        torch.is_grad_enabled,
-        torch._C.DisableTorchFunction,
-    )
-    hook: Callable[..., Any] = compiled.Hook
-    return hook
-
-
-_make_hook = _hook_class()
 
 
 class GradientWatcher:
@@ -214,12 +194,10 @@ class GradientWatcher:
         call = _Call(name, parent, start, len(outputs), edges, done)
         keep = self._handles.append
         for node, of_outputs in roots.items():
-            number = node._sequence_nr()
-            hook = _make_hook(self, call, number, of_outputs, leaving.pop(node, ()))
+            hook = _NodeHook(self, call, node, of_outputs, leaving.pop(node, ()))
             keep(node.register_hook(hook))
         for node, of_inputs in leaving.items():
-            number = node._sequence_nr()
-            keep(node.register_hook(_make_hook(self, call, number, (), of_inputs)))
+            keep(node.register_hook(_NodeHook(self, call, node, (), of_inputs)))
         call.nodes = call.missing = len(roots) + len(leaving)
 
     def close(self) -> None:

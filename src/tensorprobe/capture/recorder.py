@@ -18,14 +18,7 @@ import torch
 
 from tensorprobe.capture.describe import Drafted, describe
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
-from tensorprobe.capture.drafts import (
-    Draft,
-    DraftTable,
-    Numbers,
-    draft_usual,
-    is_plain,
-    make_draft,
-)
+from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.transforms import is_transforming, without_transforms
@@ -53,8 +46,6 @@ _LONGEST_WAIT_ON_DEVICE = 0.25
 
 # Where no data are kept nobody asks for the names of values; so deep is the nesting of one.
 _NO_NAME = ("", "")
-# While one of these is true, tensors are not to be looked at just so.
-_HINDERED = (count_dispatch_modes, is_transforming)
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
@@ -143,16 +134,21 @@ class Recorder:
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
         with self._lock:
-            if self.keeps_data is None:
-                return self._draft_without_data((value,))[0]
             return describe(value, self._draft_tensor, (name,))
 
     def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values, `{name}.0` and on."""
         with self._lock:
-            if self.keeps_data is None:
-                return self._draft_without_data(values)
             draft = self._draft_tensor
+            if self.keeps_data is None:
+                return tuple(
+                    [
+                        draft(value, _NO_NAME)
+                        if type(value) in _TENSORS
+                        else describe(value, draft, _NO_NAME)
+                        for value in values
+                    ]
+                )
             return tuple([describe(value, draft, (name, str(i))) for i, value in enumerate(values)])
 
     def draft_named(self, values: Mapping[str, Any], name: str) -> dict[str, Drafted]:
@@ -160,34 +156,13 @@ class Recorder:
         if not values:
             return {}
         with self._lock:
-            if self.keeps_data is None:
-                drafts = self._draft_without_data(values.values())
-                return dict(zip(values, drafts, strict=True))
             draft = self._draft_tensor
-            return {key: describe(value, draft, (name, key)) for key, value in values.items()}
-
-    def _draft_without_data(self, values: Iterable[Any]) -> tuple[Drafted, ...]:
-        """Describe values whose names nobody asks for."""
-        if draft_usual is not None:
-            return draft_usual(
-                values,
-                self._drafts,
-                self._statistics.ask,
-                self._checksums.ask if self._with_checksums else None,
-                _HINDERED,
-                self._draft_tensor,
-                describe,
-                _NO_NAME,
-            )
-        draft = self._draft_tensor
-        return tuple(
-            [
-                draft(value, _NO_NAME)
+            return {
+                key: draft(value, (name, key))
                 if type(value) in _TENSORS
-                else describe(value, draft, _NO_NAME)
-                for value in values
-            ]
-        )
+                else describe(value, draft, (name, key))
+                for key, value in values.items()
+            }
 
     def add(
         self,

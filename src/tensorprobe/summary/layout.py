@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-__all__ = ["merge_dimensions", "merged_layout"]
+__all__ = ["merged_layout"]
 
 
 def merged_layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
@@ -19,15 +19,12 @@ def merged_layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
     >>> merged_layout(torch.empty(5, 9)[:, :3])
     ((1, 3), (9, 5))
     """
-    return merge_dimensions(tensor.stride(), tensor.shape)
+    return _merge(tensor.stride(), tensor.shape)
 
 
 # A step has few layouts, each of them many times.
 @functools.lru_cache(maxsize=4096)
-def merge_dimensions(
-    strides: tuple[int, ...], shape: tuple[int, ...]
-) -> tuple[tuple[int, int], ...]:
-    """Return the layout of a tensor with these strides and this shape, as `merged_layout` does."""
+def _merge(strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     merged: list[tuple[int, int]] = []
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size == 1:
