@@ -109,8 +109,8 @@ def _describe_rest(
         return ScalarValue(type(value).__name__, value)
     if isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type)):
         named = _named_items(value)
-        if named is None:
-            return UnknownValue(type(value).__name__, "it cannot be looked into")
+        if isinstance(named, str):
+            return UnknownValue(type(value).__name__, f"it cannot be looked into ({named})")
         return DictValue(
             tuple((str(k), describe(v, on_tensor, (*path, str(k)), met)) for k, v in named)
         )
@@ -128,14 +128,14 @@ def _describe_rest(
     return UnknownValue(type(value).__name__)
 
 
-def _named_items(value: Any) -> list[tuple[Any, Any]] | None:
-    """Return what a mapping or a dataclass holds; None if it does not say, as one half made."""
+def _named_items(value: Any) -> list[tuple[Any, Any]] | str:
+    """Return what a mapping or a dataclass holds; or why it does not say, as one half made."""
     try:
         if isinstance(value, Mapping):
             return list(value.items())
         return [(f.name, getattr(value, f.name)) for f in fields(value)]
-    except Exception:  # noqa: BLE001 - whatever the user's class does; the record says so
-        return None
+    except Exception as err:  # noqa: BLE001 - whatever the user's class does; the record says so
+        return f"{type(err).__name__}: {err}"[:_LONGEST_TEXT]
 
 
 def _describe_distributed(value: Any, on_tensor: OnTensor, path: tuple[str, ...]) -> Drafted:
@@ -187,7 +187,8 @@ def tensors_in(value: Any, depth: int = 0, met: set[int] | None = None) -> list[
     elif isinstance(value, torch.Tensor):
         return [value]
     elif isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type)):
-        value = [item for _, item in _named_items(value) or ()]
+        named = _named_items(value)
+        value = () if isinstance(named, str) else [item for _, item in named]
     elif not isinstance(value, (list, tuple)):
         return []
     if depth >= _SHALLOW and met is not None:
