@@ -79,7 +79,8 @@ def test_a_victim_is_not_blamed_for_what_it_was_given(tmp_path: Path) -> None:
     assert answer.accused[0].victims == 1
 
 
-def test_an_error_beyond_what_the_inputs_explain_is_a_second_suspect(tmp_path: Path) -> None:
+def test_behind_the_culprit_statistics_accuse_nobody(tmp_path: Path) -> None:
+    """They may be the same and hide what differs; then what follows seems to be at fault."""
     calls = [
         ("Functional.gelu.0.forward", sized(1.0), sized(2.0)),
         ("Functional.silu.0.forward", sized(2.0), sized(3.0)),
@@ -90,10 +91,7 @@ def test_an_error_beyond_what_the_inputs_explain_is_a_second_suspect(tmp_path: P
         ("Functional.silu.0.forward", sized(2.0002), sized(3.9)),
     ]
     answer = blame(write(tmp_path / "candidate", calls), reference)
-    assert [accused.call for accused in answer.accused] == [
-        "Functional.gelu.0.forward",
-        "Functional.silu.0.forward",
-    ]
+    assert [accused.call for accused in answer.accused] == ["Functional.gelu.0.forward"]
 
 
 def test_a_rounding_of_bfloat16_is_noise_there_and_a_fault_in_float32(tmp_path: Path) -> None:

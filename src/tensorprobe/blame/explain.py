@@ -30,6 +30,7 @@ from tensorprobe.blame.agreement import (
     significant_bits,
 )
 from tensorprobe.blame.operations import (
+    ADDING,
     AVERAGING,
     EXACT,
     EXPONENTIALS,
@@ -157,7 +158,8 @@ def _explain(
         return Unexplained(output, 0.0, 0.0, math.inf)
     if output.value == 0:
         return None
-    inherited = max((d.value for d in (*given, *saved) if not math.isnan(d.value)), default=0.0)
+    values = [_passed_on(operation, d) for d in given] + [d.value for d in saved]
+    inherited = max((value for value in values if not math.isnan(value)), default=0.0)
     unknown = any(math.isnan(d.value) for d in (*given, *saved))
     is_module = is_compound(pair.name)
     if output.basis == "shape":
@@ -232,6 +234,18 @@ def _explain(
         background,
     )
     return found or _explain_factor(output, inherited, passed)
+
+
+def _passed_on(operation: str, distance: Distance) -> float:
+    """Return how far an input is off, relative to what of it counts.
+
+    Of exponents that is the largest: what a mask has pushed far below has no part in the result,
+    and would hide every difference behind its size.
+    """
+    size = largest_element(distance.reference)
+    if operation not in EXPONENTIALS or not size or not math.isfinite(distance.value):
+        return distance.value
+    return distance.value * max(1.0, size / max(1.0, _top(distance)))
 
 
 def _is_other_copy(operation: str, output: Distance, given: Sequence[Distance]) -> bool:
@@ -409,13 +423,26 @@ def _gain(
     elif operation in _PRODUCTS:
         summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
     elif saved:
-        summed *= max(1.0, *(largest_element(d.reference) for d in saved if is_float(d.reference)))
+        summed *= _saved_size(operation, saved)
     # A gradient that is summed over what was broadcast.
     count = max(1, math.prod(output.candidate.shape))
     most = max((math.prod(d.candidate.shape) for d in given), default=1)
     if most > count:
         summed *= math.sqrt(most / count)
     return max(1.0, summed / size)
+
+
+def _saved_size(operation: str, saved: Sequence[Distance]) -> float:
+    """Return the size of what a gradient is multiplied with.
+
+    A sum hands gradients on as they are, and the gradient of a power is told by the result: what a
+    mask has pushed far below is in neither.
+    """
+    if operation in ADDING:
+        return 1.0
+    is_told = operation in EXPONENTIALS
+    counting = [d for d in saved if not is_told or d.place.startswith("output")]
+    return max([1.0, *(largest_element(d.reference) for d in counting if is_float(d.reference))])
 
 
 def _only_scales(
