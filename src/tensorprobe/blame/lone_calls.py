@@ -14,7 +14,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    Distance,
+    is_float,
+    significant_bits,
+    statistics_key,
+)
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.start import is_parameter
 from tensorprobe.names import is_parameter_gradients
@@ -110,8 +116,8 @@ def _is_given_other(pair: CallPair, inputs: Sequence[Distance], noise: float) ->
 
 def _is_known(distance: Distance) -> bool:
     """Whether something was recorded of a tensor that tells it from others."""
-    mine, other = distance.candidate, distance.reference
-    return distance.basis in ("data", "shape", "checksum") or None not in (mine.max, other.max)
+    is_seen = distance.basis in ("data", "shape", "checksum")
+    return is_seen or statistics_key(distance.candidate) is not None
 
 
 def _roundoff(distance: Distance) -> float:
