@@ -19,7 +19,7 @@ from tensorprobe.metrics.error_shape import measure_error_shape
 __all__ = ["measure_unreplayed"]
 
 # Larger ones are not read again: what was measured of them has to do.
-_LARGEST = 1 << 25
+_LARGEST = 1 << 23
 # As in a replay: elements beyond this many times their bound are wrong.
 _SPIKE = 8
 
