@@ -199,3 +199,18 @@ def test_a_gradient_that_is_only_spread_has_nothing_that_cancels(tmp_path: Path)
     answer = blame(run("candidate", 0.5), run("reference", 1.0))
     assert answer.culprit == "Tensor.mean.0.backward"
     assert answer.first is not None and answer.first.cause.kind == "scale"
+
+
+def test_what_the_channels_of_a_batch_norm_share_is_rounded_once_for_each(tmp_path: Path) -> None:
+    """Of 12 channels in bfloat16 the factors are rounded: the norm of all moves by as much."""
+
+    def normed(largest: float, mean: float, norm: float) -> TensorValue:
+        return TensorValue("torch.bfloat16", (4, 12, 16, 16), largest, -3.9, mean, norm)
+
+    given = replace(normed(2.578, -0.0432, 69.34), min=-2.484)
+    name = "Functional.batch_norm.0.forward"
+    reference = write(tmp_path / "a", [(name, given, normed(4.0625, -0.00303, 111.399))])
+    rounded = write(tmp_path / "b", [(name, given, normed(4.0625, -0.00305, 111.476))])
+    wrong = write(tmp_path / "c", [(name, given, normed(4.0625, -0.00305, 113.2))])
+    assert blame(rounded, reference).culprit is None
+    assert blame(wrong, reference).culprit == name

@@ -312,7 +312,7 @@ def _explain_averages(
     background: Background,
 ) -> Unexplained | None:
     """Judge how far mean and norm are apart: noise leaves less on them than on single elements."""
-    count, rows = max(1, math.prod(output.candidate.shape)), count_rows(output)
+    count, rows = max(1, math.prod(output.candidate.shape)), _count_shared(operation, output)
     is_alone = operation in ROUNDED_ONCE and phase == "forward"
     independent = math.sqrt(count if is_alone else rows)
     # The norm over the largest element: the root of how many elements make up the norm.
@@ -330,6 +330,12 @@ def _explain_averages(
         if value / limit > worst:
             worst, allowed = value / limit, limit
     return Unexplained(output, allowed, inherited, worst) if worst > 1 else None
+
+
+def _count_shared(operation: str, output: Distance) -> int:
+    """Return how many parts a result has that may each share a rounding: rows, or channels."""
+    shape = output.candidate.shape
+    return max(1, shape[1]) if operation == "batch_norm" and len(shape) > 1 else count_rows(output)
 
 
 def count_rows(distance: Distance) -> int:
