@@ -214,3 +214,20 @@ def test_what_the_channels_of_a_batch_norm_share_is_rounded_once_for_each(tmp_pa
     wrong = write(tmp_path / "c", [(name, given, normed(4.0625, -0.00305, 113.2))])
     assert blame(rounded, reference).culprit is None
     assert blame(wrong, reference).culprit == name
+
+
+def test_float16_keeps_fewer_bits_of_what_is_too_small_to_be_normal(tmp_path: Path) -> None:
+    def small(dtype: str, largest: float, norm: float) -> TensorValue:
+        return TensorValue(dtype, (3, 48, 12), largest, -8.28e-05, 6.65e-08, norm)
+
+    name = "Tensor.float.0.backward"
+    wide = small("torch.float32", 7.4e-05, 2.8315e-4)
+    for norm, culprit in ((2.8365e-4, None), (3.1e-4, name)):
+        reference = write(tmp_path / "a", [(name, wide, small("torch.float16", 7.4e-5, 2.8315e-4))])
+        candidate = write(tmp_path / "b", [(name, wide, small("torch.float16", 7.4e-5, norm))])
+        assert blame(candidate, reference).culprit == culprit
+        normal = small("torch.float16", 7.4e-5, 2.8315e-4)
+        scaled = [replace(v, max=0.7, min=-0.8, mean=6.65e-4, norm=2.8315) for v in (wide, normal)]
+        reference = write(tmp_path / "c", [(name, *scaled)])
+        candidate = write(tmp_path / "d", [(name, scaled[0], replace(scaled[1], norm=1e4 * norm))])
+        assert blame(candidate, reference).culprit == name

@@ -48,7 +48,7 @@ from tensorprobe.blame.operations import (
 )
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions"]
+__all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions", "underflow"]
 
 # What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
 # below 2 of it. A module is many steps, each of which may be eight times off the other way.
@@ -64,6 +64,7 @@ _LONGEST_SUM = 64
 # A factor is told by that many times what it may be off, from so many elements of so few bits.
 _FACTOR = 4.0
 _FEW_BITS = 11
+_SMALLEST_FLOAT16 = 2.0**-24
 _MANY = 32
 # Rows of a matrix differ in size; four standard deviations cover their tails.
 _TAILS = 4.0
@@ -191,7 +192,7 @@ def _explain(
         return None if is_excused else Unexplained(output, 1.0, inherited, math.inf)
     if inherited > _UNLIKE:
         return None
-    own = 2.0 ** -_fewest_bits(output, given, saved)
+    own = max(2.0 ** -_fewest_bits(output, given, saved), *map(underflow, (output, *given)))
     accumulate = min(own, 2.0**-24)
     terms = _count_terms(operation, output, given, saved)
     gain = _gain(operation, output, given, saved, terms)
@@ -385,6 +386,17 @@ def _fewest_bits(output: Distance, given: Sequence[Distance], saved: Sequence[Di
         if is_float(distance.candidate):
             dtypes += [distance.candidate.dtype, distance.reference.dtype]
     return min(map(significant_bits, dtypes))
+
+
+def underflow(distance: Distance) -> float:
+    """Return the roundoff of numbers too small to be normal ones, relative to their usual size.
+
+    Gradients of float16 often are, without a scale.
+    """
+    if "torch.float16" not in (distance.candidate.dtype, distance.reference.dtype):
+        return 0.0
+    size = _root_mean_square(distance)
+    return min(1.0, _SMALLEST_FLOAT16 / 2 / size) if size else 0.0
 
 
 def _count_terms(
