@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorprobe.blame import blame
 from tensorprobe.compare import compare
@@ -56,20 +56,30 @@ def unpack(archives: Path, folder: Path) -> Path:
     return folder
 
 
-def ask_blame(candidate: Path, reference: Path, scratch: Path) -> str | None:
-    return blame(candidate, reference).culprit
+class Said(NamedTuple):
+    """Who was named, or what was said instead."""
+
+    culprit: str | None
+    verdict: str | None
 
 
-def ask_compare(candidate: Path, reference: Path, scratch: Path) -> str | None:
+def ask_blame(candidate: Path, reference: Path, scratch: Path) -> Said:
+    conclusion = blame(candidate, reference)
+    return Said(conclusion.culprit, conclusion.verdict)
+
+
+def ask_compare(candidate: Path, reference: Path, scratch: Path) -> Said:
     answer = compare(candidate, reference, scratch / "o", ask_who=Judge("", "")).answer
-    return None if answer is None else answer.culprit
+    if answer is None:
+        return Said(None, None)
+    return Said(answer.culprit, str((answer.details or {}).get("verdict")))
 
 
 def score(
     cases: list[Path],
     mode: str,
     scratch: Path,
-    ask: Callable[[Path, Path, Path], str | None],
+    ask: Callable[[Path, Path, Path], Said],
     *,
     list_cases: bool,
 ) -> None:
@@ -83,15 +93,15 @@ def score(
             candidate = reduce_to_statistics(candidate, scratch / "npu")
             reference = reduce_to_statistics(reference, scratch / "bench")
         start = time.perf_counter()
-        culprit = ask(candidate, reference, scratch)
+        said = ask(candidate, reference, scratch)
         seconds += time.perf_counter() - start
-        outcome = judge(expected, culprit)
+        outcome = judge(expected, said)
         if list_cases:
             print(f"  {outcome:<8}{case.name}", flush=True)
         counts[outcome] += 1
         if outcome not in ("right", "clean"):
-            notes.append(f"  {outcome:<8}{case.name}: said {culprit}, "
-                         f"wanted {expected['culprits']}")  # fmt: skip
+            notes.append(f"  {outcome:<8}{case.name}: said {said.culprit or said.verdict}, "
+                         f"wanted {expected['culprits'] or expected.get('verdict')}")  # fmt: skip
     faults = counts["right"] + counts["wrong"] + counts["missed"]
     print(f"{mode:<12}{faults:>8}{counts['right']:>8}{counts['wrong']:>8}{counts['missed']:>8}"
           f"{counts['clean'] + counts['alarm']:>8}{counts['alarm']:>8}{seconds:>9.1f}")  # fmt: skip
@@ -99,11 +109,12 @@ def score(
         print("\n".join(notes))
 
 
-def judge(expected: dict[str, Any], culprit: str | None) -> str:
+def judge(expected: dict[str, Any], said: Said) -> str:
+    culprit = said.culprit
     if expected["kind"] == "benign":
         return "clean" if culprit is None else "alarm"
     if culprit is None:
-        return "missed"
+        return "right" if said.verdict == expected.get("verdict", "") else "missed"
     fits = any(culprit == name or culprit.startswith(name + ".") for name in expected["culprits"])
     return "right" if fits else "wrong"
 

@@ -1,6 +1,7 @@
 """Make pairs of dumps with planted faults, and benign ones, for `benchmarks/blame.py`.
 
     python benchmarks/blame_pairs.py FOLDER [--only NAME] [--set first] [--recorder msprobe]
+    python benchmarks/blame_pairs.py FOLDER --set library       models of the transformers library
     python benchmarks/blame_pairs.py FOLDER --random SEED --count N [--models second]
 
 Each pair (`pair_cases.py`) is one training step of a small model (`pair_models.py`), captured by
@@ -15,6 +16,7 @@ the noise, is drawn again.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import math
 import os
@@ -23,13 +25,14 @@ import shutil
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from library_cases import LIBRARY_CASES
 from pair_cases import BF16, CASES, F16, F32, SECOND_CASES, Case
 from pair_kernels import (
     Kernels,
@@ -44,11 +47,14 @@ from pair_kernels import (
     stale,
     through,
 )
-from pair_models import FIRST, MODELS, SECOND, THIRD
+from pair_library import LIBRARY
+from pair_models import FIRST, SECOND, THIRD, Built
+from pair_models import MODELS as OWN_MODELS
 from torch import nn
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+MODELS: dict[str, Callable[[torch.dtype], Built]] = {**OWN_MODELS, **LIBRARY}
 
 
 # --- making a pair -------------------------------------------------------------------------------
@@ -192,7 +198,10 @@ def make(case: Case, folder: Path, record: Recorder) -> str | None:
     expected: dict[str, Any] = {"kind": "benign", "culprits": [], "level": case.level}
     if not case.is_benign:
         record(case, folder / "clean", Side(case.noise, False, case.prepare))
-        found = compare_runs(folder, planted, case.level)
+        if case.expects == "call":
+            found = compare_runs(folder, planted, case.level)
+        else:
+            found = read_runs(case, folder)
         shutil.rmtree(folder / "clean")
         if isinstance(found, str):
             shutil.rmtree(folder)
@@ -203,6 +212,40 @@ def make(case: Case, folder: Path, record: Recorder) -> str | None:
     return None
 
 
+def read_runs(case: Case, folder: Path) -> dict[str, Any]:
+    """Return what is right where the two runs do not make the same calls of the same values."""
+    if case.expects == "start":
+        return {"culprits": [], "verdict": "different from the start"}
+    ours, theirs = (read_calls(folder / side) for side in ("npu", "clean"))
+    if case.expects == "state":
+        first = next(name for name in ours if has_other_inputs(ours[name], theirs.get(name, {})))
+        # A mask that is given to a model is data as much as it is state.
+        return {"culprits": [first], "verdict": "different from the start"}
+    names = [[name for name in run if "backward" not in name and ".parameters_grad" not in name]
+             for run in (ours, theirs)]  # fmt: skip
+    kinds = [[name.rsplit(".", 2)[0] for name in run] for run in names]
+    matcher = difflib.SequenceMatcher(None, kinds[0], kinds[1], autojunk=False)
+    found: list[str] = []
+    arrived: list[str] = []
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag != "equal":
+            found += [*names[0][a:b], *names[1][c:d]]
+            continue
+        both = zip(names[0][a:b], names[1][c:d], strict=True)
+        arrived += [mine for mine, other in both if has_other_inputs(ours[mine], theirs[other])]
+    # The call that both runs make and that is the first to get other values may be named, too.
+    return {"culprits": [*found, *arrived[:1]]}
+
+
+def has_other_inputs(mine: dict[str, Path], other: dict[str, Path]) -> bool:
+    """Whether something goes into a call that is not what goes into its partner."""
+    return any(
+        not same(path, other.get(place))
+        for place, path in mine.items()
+        if not place.startswith("output")
+    )
+
+
 def compare_runs(folder: Path, planted: str | None, level: str) -> dict[str, Any] | str:
     """Return the calls that are right answers: the first whose results the fault changes."""
     changed, clean, trusted = (read_calls(folder / side) for side in ("npu", "clean", "bench"))
@@ -210,7 +253,7 @@ def compare_runs(folder: Path, planted: str | None, level: str) -> dict[str, Any
     arrived: str | None = None
     magnitude = noise_there = 0.0
     for name, call in changed.items():
-        if ".parameters_grad" in name:
+        if ".parameters_grad" in name or any(f".{op}." in name for op in UNINITIALISED):
             continue
         twin = clean.get(name, {})
         outputs = {key: path for key, path in call.items() if key.startswith("output")}
@@ -298,8 +341,8 @@ def distance(path: Path | None, other: Path | None) -> float:
     a, b = torch.load(path).double(), torch.load(other).double()
     if a.shape != b.shape:
         return math.inf
-    size = float(b.norm())
-    return float((a - b).norm()) / size if size else math.inf
+    size, apart = float(b.norm()), float((a - b).norm())
+    return apart / size if size and not math.isnan(apart) else math.inf
 
 
 # --- random pairs --------------------------------------------------------------------------------
@@ -389,6 +432,7 @@ def list_kernels(case: Case) -> list[tuple[Any, int, int]]:
     return found
 
 
+UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided")
 UNUSED = {aten.detach, aten._to_copy, aten.empty, aten.empty_like, aten.randn_like, aten.bernoulli}
 UNUSED |= {aten.zeros, aten.ones, aten.zeros_like, aten.ones_like, aten.full, aten.arange}
 UNUSED |= {aten.new_zeros, aten.scalar_tensor, aten.native_dropout}
@@ -449,8 +493,10 @@ def main() -> None:
                 print(f"{case.name}: {problem[-300:]}", flush=True)
 
 
-GROUPS = {"first": FIRST, "second": SECOND, "third": THIRD}
-SETS = {"first": CASES, "second": SECOND_CASES}
+GROUPS: dict[str, Mapping[str, Callable[[torch.dtype], Built]]] = {
+    "first": FIRST, "second": SECOND, "third": THIRD, "library": LIBRARY,
+}  # fmt: skip
+SETS = {"first": CASES, "second": SECOND_CASES, "library": LIBRARY_CASES}
 
 
 if __name__ == "__main__":

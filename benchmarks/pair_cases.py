@@ -48,7 +48,10 @@ class Case:
     """One pair: a model, its precision, the candidate's noise, and the fault in one kernel.
 
     `prepare` changes how the candidate runs (channels_last, ulp, threads, mkldnn, math attention);
-    `tweak` changes its model, which is a fault; `reference_noise` is the other run's.
+    `tweak` changes its model, which is a fault; `reference_noise` is the other run's. `expects`
+    says what a right answer is: the `call` that the fault changes first, one of the `stretch` of
+    calls that only one run makes, the call where other `state` enters, or that the runs differ
+    from the `start`.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Case:
     tweak: Callable[[nn.Module], None] | None = None
     reference_noise: str = ""
     seed: int = 5
+    expects: str = "call"
 
     @property
     def is_benign(self) -> bool:

@@ -139,6 +139,8 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
             half = a.shape[-1] // 2
             if half and a.dtype == torch.float32:
                 return a[:, half:] @ b[half:] + (a[:, :half] @ b[:half] + bias)
+        if self.noise == "batches" and packet in (aten.mm, aten.addmm, aten.bmm) and not kwargs:
+            return in_batches(func, args)
         if self.noise == "device" and packet in FUSED and func in decomposition_table:
             result = decomposition_table[func](*args, **kwargs)
             return like(result, func(*args, **kwargs))
@@ -149,6 +151,21 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
             order = index.flip(0 if index.dim() == 1 else dim)
             return func(target, dim, order, source.flip(dim), **kwargs)
         return func(*args, **kwargs)
+
+
+def in_batches(func: Any, args: tuple[Any, ...]) -> Any:
+    """Run a product for one half of its rows and then for the other, as a smaller batch would."""
+    *bias, a, b = args
+    half = a.shape[0] // 2
+    if not half or (bias and bias[0].dim() > 1):
+        return func(*args)
+    is_batch = func.overloadpacket is aten.bmm
+    return torch.cat(
+        [
+            func(*bias, a[rows], b[rows] if is_batch else b)
+            for rows in (slice(half), slice(half, None))
+        ]
+    )
 
 
 def in_float64(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

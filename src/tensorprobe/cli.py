@@ -93,7 +93,8 @@ _BLAME_EXAMPLES = """\
 examples:
   tensorprobe blame dump_npu/ dump_gpu/
   tensorprobe blame dump_npu/step0/rank0 dump_gpu/step0/rank0 --json
-  tensorprobe blame dump_npu/ dump_gpu/ --repro proof/ && python proof/repro.py npu
+  tensorprobe blame dump_npu/ dump_gpu/ --repro proof/
+                                                    with a proof: python proof/repro.py npu
   tensorprobe blame dump_npu/ dump_gpu/ --top 10
   tensorprobe blame compare.json                    a file that names both, of the older tools
 
@@ -248,7 +249,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     blame.add_argument("--json", action="store_true", help="one JSON object")
     blame.add_argument(
-        "--repro", metavar="DIR", help="write a script that shows the fault with torch alone"
+        "--repro",
+        metavar="DIR",
+        help="write a script that shows the fault with torch alone, where a replay can show it; "
+        "the line `proof` names it, or says why there is none",
     )
     blame.add_argument("--top", type=int, default=5, metavar="N", help="how many suspects (5)")
     blame.set_defaults(run=_blame)

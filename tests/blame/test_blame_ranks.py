@@ -61,6 +61,14 @@ def test_a_collective_that_gives_what_nobody_sent_is_communication(tmp_path: Pat
     assert (answer.first.rank, answer.first.cause.kind) == (2, "communication")
 
 
+def test_a_collective_that_is_wrong_on_all_ranks_is_one_suspect(tmp_path: Path) -> None:
+    reference = write(tmp_path / "reference", {})
+    late = {"reduced": 9.3, "silu": 8.2}
+    answer = blame(write(tmp_path / "candidate", {0: late, 1: late, 2: late}), reference)
+    assert [accused.call for accused in answer.accused] == ["Distributed.all_reduce.0.forward"]
+    assert answer.first is not None and answer.first.received == (1, 2)
+
+
 def test_the_clock_of_the_ranks_is_their_collectives(tmp_path: Path) -> None:
     """A fault after the collective on one rank comes later than one before it on another."""
     reference = write(tmp_path / "reference", {})

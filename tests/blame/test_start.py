@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from planted import capture as train
+from torch import nn
 from torch.nn import functional
 
 from tensorprobe import PrecisionDebugger, blame
@@ -63,3 +65,43 @@ def test_a_mask_that_the_run_makes_does_not_come_from_outside(tmp_path: Path) ->
 
     answer = blame(capture("candidate", 2.0**-22), capture("reference", 0.0))
     assert answer.start.kind == "none"
+
+
+def test_weights_are_counted_each_once(tmp_path: Path) -> None:
+    """Biases of 0 look alike in one run, and are others in the other."""
+
+    def other(model: nn.Module) -> None:
+        generator = torch.Generator().manual_seed(1)
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+
+    def no_bias(model: nn.Module) -> None:
+        for name, weight in model.named_parameters():
+            if "bias" in name:
+                weight.zero_()
+
+    for level in ("L0", "L1"):
+        reference = train(tmp_path / level / "reference", prepare=no_bias, level=level)
+        answer = blame(train(tmp_path / level / "candidate", prepare=other, level=level), reference)
+        assert answer.verdict == "different from the start"
+        # An embedding, three layers and a norm.
+        assert len(answer.start.places) == 9
+        assert "(9 tensors that no recorded call made, first " in answer.summary
+
+
+def test_what_no_recorded_call_made_behind_a_fault_is_not_from_outside(tmp_path: Path) -> None:
+    def capture(name: str, factor: float) -> Path:
+        torch.manual_seed(0)
+        layers, data = [nn.Linear(16, 16) for _ in range(5)], torch.randn(32, 16)
+        with PrecisionDebugger(dump_path=str(tmp_path / name), task="statistics"):
+            values = functional.gelu(layers[0](data))
+            values = values.detach().mul_(factor).requires_grad_()
+            for layer in layers[1:]:
+                # Numpy is not recorded: its results come from nowhere.
+                moved = torch.from_numpy(values.detach().numpy() + 1).requires_grad_()
+                values = functional.gelu(moved * 0.5) + layer(moved)
+        return tmp_path / name
+
+    answer = blame(capture("candidate", 1.01), capture("reference", 1.0))
+    assert answer.verdict == "culprit"
+    assert answer.culprit == "Tensor.mul_.0.forward"

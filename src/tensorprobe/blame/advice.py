@@ -34,7 +34,7 @@ def next_step(cause: Cause, suspect: Suspect, analysis: RankAnalysis) -> str:
     if suspect.basis == "gap":
         return _advise_gap(analysis)
     if suspect.basis == "replay":
-        if is_module and not has_calls:
+        if is_module and not has_calls and cause.kind != "argument":
             more = (
                 "a proof can be written of that" if cause.advice == PROOF_ADVICE else cause.advice
             )

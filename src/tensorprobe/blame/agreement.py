@@ -27,6 +27,7 @@ __all__ = [
     "CallAgreement",
     "Distance",
     "Meter",
+    "StatisticsKey",
     "is_float",
     "is_nonfinite",
     "largest_element",

@@ -9,40 +9,38 @@ The first suspect is the culprit; what comes after it and differs is a victim.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, Meter, significant_bits
+from tensorprobe.blame.agreement import CallAgreement, Meter
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.links import Links, follow_tensors
+from tensorprobe.blame.lone_calls import LoneCall, find_consequences, find_follower
+from tensorprobe.blame.moved_values import find_mover
 from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.blame.order import CallPair, Phase, kinds_of_both, open_sides, pair_calls
 from tensorprobe.blame.own_backward import OwnBackward, find_own_backward
 from tensorprobe.blame.passed_on import is_fed_unseen, is_handed_on, without_handed_on
+from tensorprobe.blame.same_model import Mismatch, find_mismatch
 from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
 from tensorprobe.blame.sides import Side
-from tensorprobe.blame.start import StartDifferences, find_start_differences
+from tensorprobe.blame.start import StartDifferences, find_start_differences, may_be_made
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
 from tensorprobe.blame.type_change import TypeChange, find_type_change
 from tensorprobe.blame.walk import TF32, Walk
 from tensorprobe.compare.measure import DataDistance
 from tensorprobe.errors import RebuildError
-from tensorprobe.names import is_parameter_gradients
 from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 from tensorprobe.store import RankDump
 
 __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
 
 _NOT_GIVEN = ScalarValue("str", "not given")
-# So many roundings apart the ends of two runs are the same.
-_SAME_RESULT = 32
-_SAME_GRADIENT = 256
 
 Basis = Literal["replay", "inputs", "arguments", "state", "sequence", "gap"]
 
@@ -76,6 +74,8 @@ class Suspect:
         working: the index of the roundoff that the run works in.
         changes: the arguments that differ.
         own: the calls that one run alone makes for this gradient, where it is one of those.
+        lone: what a call that only one run makes leads to.
+        seen_at: the sum that shows that this call's values stand in other places.
     """
 
     call: str
@@ -90,6 +90,8 @@ class Suspect:
     working: int = 0
     changes: tuple[ArgumentChange, ...] = ()
     own: OwnBackward | None = None
+    lone: LoneCall | None = None
+    seen_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class RankAnalysis:
         is_cut_short: whether the time ended before everything was replayed that leaves a doubt.
         is_quick: whether only doubts were to be replayed.
         types: which results are of other floating-point types; None if none is.
+        mismatch: how little the runs have in common, if they are not of one model.
     """
 
     candidate: Side
@@ -129,6 +132,7 @@ class RankAnalysis:
     is_cut_short: bool = False
     is_quick: bool = False
     types: TypeChange | None = None
+    mismatch: Mismatch | None = None
 
     @property
     def has_checksums(self) -> bool:
@@ -172,7 +176,9 @@ def analyse_rank(
     agreements = Meter(ours, theirs, known).measure_calls(pairs)
     links = follow_tensors(theirs.calls.values())
     walk = Walk(pairs, agreements)
-    start = find_start_differences(pairs, agreements, links, walk.before, carried)
+    start = find_start_differences(
+        pairs, agreements, links, walk.before, carried, walk.unexplained.keys()
+    )
     replays = _Replays(ours, theirs, effort)
     replays.run(_plan(pairs, agreements, walk, start, effort), last=len(pairs))
     splits = replays.splits
@@ -181,6 +187,7 @@ def analyse_rank(
     work = TF32 if ("matrix products", "torch.float32") in raised else walk.work
     suspects = _collect(pairs, agreements, walk, splits, suspicions, start, work)
     suspects = _name_gradients(suspects, pairs, ours, theirs)
+    suspects = _name_movers(suspects, pairs, agreements, links, theirs)
     if _may_have_gap(suspects, effort):
         gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects, work)
         if gap is not None:
@@ -201,6 +208,7 @@ def analyse_rank(
         replays.is_cut_short,
         effort.settles_doubts,
         find_type_change(pairs, agreements),
+        find_mismatch(pairs),
     )
 
 
@@ -297,13 +305,18 @@ def _collect(
     states = {use.call: distance for use, distance in start.places} if start.kind == "state" else {}
     found: list[Suspect] = []
     kinds = kinds_of_both(pairs)
-    is_alone = any(pair.candidate is None or pair.reference is None for pair in pairs)
-    has_consequences = is_alone and _has_consequences(pairs, agreements)
+    consequences = find_consequences(pairs, agreements, walk.before_place, walk.work)
     for pair in pairs:
+        where = (pair.name, pair.position, pair.phase)
         if pair.candidate is None or pair.reference is None:
-            is_told = has_consequences and pair.name.startswith("Module.") in kinds
-            if is_told and (suspect := _judge_sequence(pair, pairs, agreements, walk)) is not None:
-                found.append(suspect)
+            is_told = consequences != "none" and pair.name.startswith("Module.") in kinds
+            if not is_told or pair.phase == "backward":
+                continue
+            usual = walk.before_place[pair.position]
+            follower = find_follower(pair, pairs, agreements, usual, walk.unexplained.keys())
+            if follower is not None:
+                lone = LoneCall(follower, consequences)
+                found.append(Suspect(*where, "", "sequence", math.inf, lone=lone))
             continue
         unexplained = walk.unexplained.get(pair.name)
         if unexplained is not None and work != walk.work:
@@ -311,7 +324,6 @@ def _collect(
         changes = _changed_arguments(pair.candidate, pair.reference)
         split = splits.get(pair.name)
         suspicion = suspicions.get(pair.name)
-        where = (pair.name, pair.position, pair.phase)
         has_forward = any(suspect.phase == "forward" for suspect in found)
         if changes and unexplained is not None and pair.phase == "forward":
             found.append(
@@ -325,7 +337,11 @@ def _collect(
                 )
             )
         elif pair.name in states and not (
-            has_forward and is_handed_on(pair.name, states[pair.name].place)
+            has_forward
+            and (
+                is_handed_on(pair.name, states[pair.name].place)
+                or may_be_made(pair, states[pair.name])
+            )
         ):
             distance = states[pair.name]
             found.append(Suspect(*where, distance.place, "state", math.inf))
@@ -402,24 +418,6 @@ def _changed_arguments(mine: CallRecord, other: CallRecord) -> tuple[ArgumentCha
     return tuple(found)
 
 
-def _judge_sequence(
-    pair: CallPair,
-    pairs: Sequence[CallPair],
-    agreements: Mapping[str, CallAgreement],
-    walk: Walk,
-) -> Suspect | None:
-    """Suspect a call that only one run has if what follows it starts from other values."""
-    if pair.phase == "backward":
-        return None
-    behind = (p for p in pairs[pair.position + 1 :] if p.candidate and p.reference)
-    for follower in itertools.islice(behind, 5):
-        for distance in agreements[follower.name].inputs:
-            bits = significant_bits(distance.candidate.dtype)
-            if distance.value > max(256 * 2.0**-bits, 64 * walk.before_place[pair.position]):
-                return Suspect(pair.name, pair.position, pair.phase, "", "sequence", math.inf)
-    return None
-
-
 def _name_gradients(
     suspects: Sequence[Suspect], pairs: Sequence[CallPair], ours: Side, theirs: Side
 ) -> list[Suspect]:
@@ -437,29 +435,26 @@ def _name_gradients(
     return sorted(found.values(), key=lambda suspect: suspect.position)
 
 
-def _has_consequences(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> bool:
-    """Whether the runs end in other results; if not, they only take other ways to the same."""
-    both = [pair for pair in pairs if pair.candidate is not None and pair.reference is not None]
-    last = next((pair for pair in reversed(both) if pair.phase == "forward"), None)
-    back = [pair for pair in both if is_parameter_gradients(pair.name)]
-    back = back or [pair for pair in both if pair.phase == "backward"][-1:]
-    results = [] if last is None else list(agreements[last.name].outputs)
-    gradients = [distance for pair in back for distance in agreements[pair.name].outputs]
-    # A gradient that should be 0 is noise and nothing else: it counts by its share of the largest.
-    largest = max((_norm(distance) for distance in gradients), default=0.0)
-    return any(
-        not distance.value <= _SAME_RESULT * 2.0 ** -significant_bits(distance.candidate.dtype)
-        for distance in results
-    ) or any(
-        not distance.value * _norm(distance)
-        <= _SAME_GRADIENT * 2.0 ** -significant_bits(distance.candidate.dtype) * largest
-        for distance in gradients
-    )
-
-
-def _norm(distance: Distance) -> float:
-    norm = distance.reference.norm
-    return float(norm) if norm is not None and math.isfinite(norm) else math.inf
+def _name_movers(
+    suspects: Sequence[Suspect],
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    links: Links,
+    reference: Side,
+) -> list[Suspect]:
+    """Put who moved values in place of the first sum that shows it."""
+    first = suspects[0] if suspects else None
+    if first is None or first.basis != "inputs" or first.unexplained is None:
+        return list(suspects)
+    by_name = {pair.reference.name: pair for pair in pairs if pair.reference is not None}
+    sum_of = pairs[first.position]
+    mover = find_mover(sum_of, first.unexplained, agreements[first.call], links, reference, by_name)
+    if mover is None or mover.candidate is None:
+        return list(suspects)
+    where = (mover.name, mover.position, mover.phase)
+    moved = Suspect(*where, "output.0", "inputs", first.times, unexplained=first.unexplained,
+                    seen_at=f"{first.call}.{first.place}")  # fmt: skip
+    return [moved, *suspects[1:]]
 
 
 def _find_gap(

@@ -14,37 +14,15 @@ from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
 from tensorprobe.blame.argument_names import name_argument
 from tensorprobe.blame.evidence import MadeHere, OutputSplit, flat_tensors, results_of
-from tensorprobe.blame.operations import EXACT, RANDOM, operation_of
+from tensorprobe.blame.operations import EXACT, MOVING, NORMS, RANDOM, operation_of
 from tensorprobe.blame.order import stretch_around
 from tensorprobe.blame.own_backward import OwnBackward
 from tensorprobe.blame.passed_on import is_handed_on
+from tensorprobe.blame.unreplayed import measure_unreplayed
 from tensorprobe.records import TensorValue
 
-__all__ = ["PROOF_ADVICE", "Cause", "is_between_modules", "name_cause"]
+__all__ = ["PROOF_ADVICE", "Cause", "is_between_modules", "is_flipped_exponent", "name_cause"]
 
-_PICKING = frozenset(
-    (
-        "__getitem__",
-        "argmax",
-        "argmin",
-        "argsort",
-        "embedding",
-        "gather",
-        "index_select",
-        "masked_select",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool3d",
-        "nonzero",
-        "one_hot",
-        "scatter",
-        "sort",
-        "take",
-        "take_along_dim",
-        "topk",
-        "where",
-    )
-)
 # An error is one thing alone when that explains all but a tenth of its square.
 _MOSTLY = 0.95
 _FEW = 1e-3
@@ -108,8 +86,15 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
         return Cause(
             "extra call" if is_extra else "missing call",
             f"only the {where} makes {_name_stretch(suspect, analysis)}"
-            f"{_describe_alone(suspect, analysis)}; what follows starts from other values",
+            f"{_describe_alone(suspect, analysis)}; {_describe_follower(suspect)}",
             "compare the code of both runs at this place",
+        )
+    if suspect.seen_at:
+        return Cause(
+            "indices",
+            f"its values stand in other places: their statistics agree, and so does the mean of "
+            f"{suspect.seen_at}, to which they are added, but not its largest or its norm",
+            "capture this call with task tensor on both sides: a replay can prove it",
         )
     if suspect.call.startswith("Distributed."):
         return Cause(
@@ -144,9 +129,18 @@ def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
             f"{suspect.place}",
             "capture this call's gradients with tensorprobe, or at level mix",
         )
+    replayed = analysis.splits.get(suspect.call)
+    if suspect.split is not None and replayed is not None and replayed.settings is not None:
+        ours, theirs = replayed.settings
+        return Cause(
+            "argument",
+            f"its result is what {ours} gives, the reference's what {theirs} gives; how modules "
+            "are set was not recorded",
+            "compare how this module is made in both runs",
+        )
     if suspect.split is not None:
         return _read_error(operation, suspect, suspect.split)
-    return _read_distances(suspect)
+    return _read_distances(suspect, analysis)
 
 
 def _read_own_backward(own: OwnBackward) -> Cause:
@@ -206,6 +200,17 @@ def _describe_alone(suspect: Suspect, analysis: RankAnalysis) -> str:
     return "" if factor is None else f", which multiplies what it is given by {factor:.6g}"
 
 
+def _describe_follower(suspect: Suspect) -> str:
+    """Say where a call that only one run makes shows, and whether the runs' ends show it."""
+    lone = suspect.lone
+    if lone is None:
+        return "what follows starts from other values"
+    text = f"what follows starts from other values, first {lone.follower}"
+    if lone.consequences == "inside":
+        text += "; the runs end in the same results all the same"
+    return text
+
+
 def is_between_modules(suspect: Suspect) -> bool:
     """Whether what differs is given to a module: code that runs around it may have made it."""
     return is_handed_on(suspect.call, suspect.place)
@@ -225,7 +230,7 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
             PROOF_ADVICE,
         )
     if split.exact:
-        kind = "indices" if operation in _PICKING else "values"
+        kind = "indices" if operation in MOVING else "values"
         what = "other elements than its indices say" if kind == "indices" else "other values"
         return Cause(
             kind,
@@ -235,12 +240,12 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
     if made.spikes and made.spikes <= max(3, _FEW * split.count) and made.spikes < split.count / 4:
         return Cause("corruption", _describe_spikes(split, made), PROOF_ADVICE)
     if made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1:
-        return _name_factor(made, "little else is wrong")
+        return _name_factor(operation, made, "little else is wrong")
     precision = _read_precision(split, made)
     if precision is not None:
         return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
     if suspect.measure == "factor":
-        return _name_factor(made, _name_rest(made, suspect.working))
+        return _name_factor(operation, made, _name_rest(made, suspect.working))
     if made.relative < _APPROXIMATION:
         return Cause(
             "approximation",
@@ -255,10 +260,12 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
     )
 
 
-def _name_factor(made: MadeHere, rest: str) -> Cause:
+def _name_factor(operation: str, made: MadeHere, rest: str) -> Cause:
+    # What a norm divides by is the root of a variance and of eps, which every row has in common.
+    eps = "; another eps has much the same effect" if operation in NORMS else ""
     return Cause(
         "scale",
-        f"the result is {1 + made.scale:.8g} times what it should be, and {rest}",
+        f"the result is {1 + made.scale:.8g} times what it should be, and {rest}{eps}",
         "look for a wrong constant, a factor used twice or left out, or an eps",
     )
 
@@ -274,18 +281,48 @@ def _name_rest(made: MadeHere, working: int) -> str:
 
 def _describe_spikes(split: OutputSplit, made: MadeHere) -> str:
     text = (
-        f"{made.spikes} of {split.count} elements are wrong and the others are not; element "
+        f"{made.spikes} of {split.count} elements {'is' if made.spikes == 1 else 'are'} wrong and "
+        f"the others are not; element "
         f"{made.worst} is {made.got:.6g} and should be {made.wanted:.6g}"
     )
-    if made.got and made.wanted:
-        power = math.log2(abs(made.got / made.wanted))
-        # A flipped bit of an exponent multiplies by two to a power of two.
-        nearest = round(power)
-        if abs(power - nearest) < 0.02 and nearest and (abs(nearest) & (abs(nearest) - 1)) == 0:
-            return f"{text}: one bit of its exponent is flipped"
-    if made.got == -made.wanted:
+    # The bound of the worst element: what its error is over how many times it is beyond that.
+    peak = made.peaks[0]
+    bound = abs(made.got - made.wanted) / peak if peak and math.isfinite(peak) else 0.0
+    if is_flipped_exponent(made.got, made.wanted, split.dtype, bound):
+        return f"{text}: one bit of its exponent is flipped"
+    if made.wanted and abs(made.got + made.wanted) <= bound:
         return f"{text}: its sign is flipped"
     return text
+
+
+def is_flipped_exponent(got: float, wanted: float, dtype: str, bound: float) -> bool:
+    """Whether one number is another with one bit of its exponent flipped, and nothing else.
+
+    Args:
+        got: what was recorded.
+        wanted: what it should be.
+        dtype: the type of both.
+        bound: how far off rounding may leave it.
+
+    >>> is_flipped_exponent(3.0, 1.5, "torch.float32", 0.0)
+    False
+    >>> is_flipped_exponent(6.0, 1.5, "torch.float32", 0.0)
+    False
+    >>> is_flipped_exponent(0.75, 1.5, "torch.float32", 0.0)
+    True
+    """
+    if not got or not wanted or not (math.isfinite(got) and math.isfinite(wanted)):
+        return False
+    bias = {"torch.float64": 1023, "torch.float16": 15}.get(dtype, 127)
+    shift = math.frexp(got)[1] - math.frexp(wanted)[1]
+    # What rounding leaves may carry a number over a power of two.
+    for power in (shift, shift - 1, shift + 1):
+        if abs(got / 2.0**power - wanted) > bound:
+            continue
+        field = math.frexp(got)[1] - 1 + bias
+        changed = field ^ (field - power)
+        return power != 0 and min(field, field - power) > 0 and changed & (changed - 1) == 0
+    return False
 
 
 def _read_precision(split: OutputSplit, made: MadeHere) -> str | None:
@@ -310,10 +347,20 @@ def _read_precision(split: OutputSplit, made: MadeHere) -> str | None:
     return None
 
 
-def _read_distances(suspect: Suspect) -> Cause:
+def _read_distances(suspect: Suspect, analysis: RankAnalysis) -> Cause:
     """Read a cause from statistics or distances, where there was no replay."""
     found = suspect.unexplained
     assert found is not None
+    seen = measure_unreplayed(
+        suspect.call,
+        suspect.phase,
+        found.output,
+        found.allowed,
+        analysis.candidate,
+        analysis.reference,
+    )
+    if seen is not None:
+        return _read_error(operation_of(suspect.call), suspect, seen)
     mine, other = found.output.candidate, found.output.reference
     if mine.shape != other.shape:
         return Cause(

@@ -81,4 +81,6 @@ def _nothing_to_prove(first: Accused) -> str | None:
     """Return why no replay can show a fault; None if one can."""
     if first.cause.kind == "randomness":
         return _RANDOM
+    if first.cause.kind == "argument":
+        return _NOTHING_TO_PROVE["arguments"]
     return _NOTHING_TO_PROVE.get(first.basis)

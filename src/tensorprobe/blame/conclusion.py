@@ -47,6 +47,9 @@ class Accused:
         victims: how many calls behind it have results that differ.
         received: the ranks that got its value through a collective.
         gradient_only: whether the forward call is right.
+        output_norm: the norm of the difference over the norm, where it was replayed.
+        measure: by what the replay tells: exact, nonfinite, peak (the worst element), level (the
+            norm), once, peers or factor; empty without one.
     """
 
     call: str
@@ -71,6 +74,8 @@ class Accused:
     victims: int
     received: tuple[int, ...]
     gradient_only: bool
+    output_norm: float | None = None
+    measure: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return what the JSON form says of it."""
@@ -91,6 +96,8 @@ class Accused:
             "gradient_only": self.gradient_only,
             "inputs_distance": _number(self.inputs),
             "output_distance": _number(self.output),
+            "output_norm_distance": _number(self.output_norm),
+            "measure": self.measure or None,
             "made_here": _number(self.made),
             "made_here_by_reference": _number(self.reference_made),
             "inherited": _number(self.inherited),

@@ -1,49 +1,90 @@
-"""Leave out suspects that only show the culprit's fault once more.
+"""Leave out suspects that only show the culprit's fault once more, or that it may explain.
 
-A module around the culprit has its result; what a wrong call computes forward is mostly wrong on
-the way back too; calls that stand together, each made by one run only, are one change of the code.
+A module around the culprit has its result, and so has a call that hands it on under another name;
+what a wrong call computes forward is mostly wrong on the way back too; a collective is one event on
+all its ranks. Behind the culprit, values differ because of it: a call that was judged by how far
+its inputs and results are apart stays a suspect only if there are data, and its inputs are no
+further off than noise or its results by much more than any estimate may be off. One that only one
+run makes was judged by what follows it, which differs anyway. What was proved of a call alone
+stays: by its replay, its arguments, its state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tensorprobe.blame.agreement import (
+    StatisticsKey,
+    is_float,
+    significant_bits,
+    statistics_key,
+)
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
-from tensorprobe.blame.order import forward_name, stretch_around
+from tensorprobe.blame.order import forward_name
 from tensorprobe.blame.ranks import RankSuspect
 from tensorprobe.errors import NameFormatError
 from tensorprobe.store import RankDump
 
 __all__ = ["drop_echoes", "part_of"]
 
+# Inputs that are no further apart than this are as they would be without the culprit; where nothing
+# differed before it, that is not at all.
+_ROUNDINGS = 64
+_TIMES_NOISE = 16
+_BEYOND_DOUBT = 20.0
+
 
 def drop_echoes(ordered: Sequence[RankSuspect]) -> list[RankSuspect]:
-    """Return the suspects without those that echo the first one."""
+    """Return the suspects without those that echo the first one, or that it may explain."""
     if not ordered:
         return []
     first = ordered[0]
-    around = _modules_around(first)
-    together = {
-        pair.position
-        for pair in stretch_around(first.suspect.position, first.analysis.pairs)
-        if first.suspect.basis == "sequence"
-    }
+    around, results = _modules_around(first), _results(first)
     kept = [first]
     for entry in ordered[1:]:
         is_same_rank = entry.analysis is first.analysis
-        is_together = entry.suspect.basis == "sequence" and entry.suspect.position in together
-        is_echo = is_together or entry.suspect.call in around or _is_way_back(entry, first)
-        if not (is_same_rank and is_echo):
+        is_echo = (
+            entry.suspect.call in around
+            or _is_way_back(entry, first)
+            or not results.isdisjoint(_results(entry))
+        )
+        if not (is_same_rank and is_echo) and not _may_be_victim(entry):
             kept.append(entry)
     return kept
 
 
+def _results(entry: RankSuspect) -> set[StatisticsKey]:
+    """Return what identifies the results of a suspect's call: calls may share an autograd node."""
+    agreement = entry.analysis.agreements.get(entry.suspect.call)
+    outputs = () if agreement is None else agreement.outputs
+    keys = (statistics_key(output.candidate) for output in outputs if is_float(output.candidate))
+    return {key for key in keys if key is not None}
+
+
+def _may_be_victim(entry: RankSuspect) -> bool:
+    """Whether a suspect behind the first may be no more than what that one's error leads to."""
+    suspect = entry.suspect
+    if suspect.basis in ("sequence", "gap"):
+        return True
+    found = suspect.unexplained
+    if suspect.basis != "inputs" or found is None:
+        return False
+    if found.output.basis != "data":
+        # Of values that differ statistics show some differences and not others.
+        return True
+    noise = 0.0
+    if entry.analysis.background:
+        unit = 2.0 ** -significant_bits(found.output.candidate.dtype)
+        noise = max(_ROUNDINGS * unit, _TIMES_NOISE * entry.analysis.background)
+    return found.inherited > noise and found.times < _BEYOND_DOUBT
+
+
 def _is_way_back(entry: RankSuspect, first: RankSuspect) -> bool:
-    """Whether a suspect is the gradient of the first one's own call."""
-    if entry.suspect.phase != "backward" or first.suspect.phase != "forward":
+    """Whether a suspect is a gradient of the call that the first one is, or is a gradient of."""
+    if entry.suspect.phase != "backward":
         return False
     try:
-        return forward_name(entry.suspect.call) == first.suspect.call
+        return forward_name(entry.suspect.call) == forward_name(first.suspect.call)
     except NameFormatError:
         return False
 

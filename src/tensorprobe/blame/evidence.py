@@ -79,11 +79,20 @@ class OutputSplit:
 
 @dataclass(frozen=True, slots=True)
 class CallSplit:
-    """A call whose results were split; `skipped` says why results are missing."""
+    """A call whose results were split.
+
+    Attributes:
+        name: the call.
+        outputs: its results.
+        skipped: why other results are missing.
+        settings: of a module whose result is what another setting of its class gives: that
+            setting, and the reference's, in words.
+    """
 
     name: str
     outputs: tuple[OutputSplit, ...]
     skipped: tuple[str, ...] = ()
+    settings: tuple[str, str] | None = None
 
 
 def flat_tensors(values: Sequence[Value] | None) -> Iterator[TensorValue | None]:

@@ -30,6 +30,7 @@ from tensorprobe.blame.agreement import (
     significant_bits,
 )
 from tensorprobe.blame.operations import (
+    ADDING,
     AVERAGING,
     EXACT,
     EXPONENTIALS,
@@ -47,7 +48,7 @@ from tensorprobe.blame.operations import (
 )
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions"]
+__all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions", "underflow"]
 
 # What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
 # below 2 of it. A module is many steps, each of which may be eight times off the other way.
@@ -63,6 +64,7 @@ _LONGEST_SUM = 64
 # A factor is told by that many times what it may be off, from so many elements of so few bits.
 _FACTOR = 4.0
 _FEW_BITS = 11
+_SMALLEST_FLOAT16 = 2.0**-24
 _MANY = 32
 # Rows of a matrix differ in size; four standard deviations cover their tails.
 _TAILS = 4.0
@@ -157,7 +159,8 @@ def _explain(
         return Unexplained(output, 0.0, 0.0, math.inf)
     if output.value == 0:
         return None
-    inherited = max((d.value for d in (*given, *saved) if not math.isnan(d.value)), default=0.0)
+    values = [_passed_on(operation, d) for d in given] + [d.value for d in saved]
+    inherited = max((value for value in values if not math.isnan(value)), default=0.0)
     unknown = any(math.isnan(d.value) for d in (*given, *saved))
     is_module = is_compound(pair.name)
     if output.basis == "shape":
@@ -189,7 +192,7 @@ def _explain(
         return None if is_excused else Unexplained(output, 1.0, inherited, math.inf)
     if inherited > _UNLIKE:
         return None
-    own = 2.0 ** -_fewest_bits(output, given, saved)
+    own = max(2.0 ** -_fewest_bits(output, given, saved), *map(underflow, (output, *given)))
     accumulate = min(own, 2.0**-24)
     terms = _count_terms(operation, output, given, saved)
     gain = _gain(operation, output, given, saved, terms)
@@ -232,6 +235,18 @@ def _explain(
         background,
     )
     return found or _explain_factor(output, inherited, passed)
+
+
+def _passed_on(operation: str, distance: Distance) -> float:
+    """Return how far an input is off, relative to what of it counts.
+
+    Of exponents that is the largest: what a mask has pushed far below has no part in the result,
+    and would hide every difference behind its size.
+    """
+    size = largest_element(distance.reference)
+    if operation not in EXPONENTIALS or not size or not math.isfinite(distance.value):
+        return distance.value
+    return distance.value * max(1.0, size / max(1.0, _top(distance)))
 
 
 def _is_other_copy(operation: str, output: Distance, given: Sequence[Distance]) -> bool:
@@ -298,7 +313,7 @@ def _explain_averages(
     background: Background,
 ) -> Unexplained | None:
     """Judge how far mean and norm are apart: noise leaves less on them than on single elements."""
-    count, rows = max(1, math.prod(output.candidate.shape)), count_rows(output)
+    count, rows = max(1, math.prod(output.candidate.shape)), _count_shared(operation, output)
     is_alone = operation in ROUNDED_ONCE and phase == "forward"
     independent = math.sqrt(count if is_alone else rows)
     # The norm over the largest element: the root of how many elements make up the norm.
@@ -316,6 +331,12 @@ def _explain_averages(
         if value / limit > worst:
             worst, allowed = value / limit, limit
     return Unexplained(output, allowed, inherited, worst) if worst > 1 else None
+
+
+def _count_shared(operation: str, output: Distance) -> int:
+    """Return how many parts a result has that may each share a rounding: rows, or channels."""
+    shape = output.candidate.shape
+    return max(1, shape[1]) if operation == "batch_norm" and len(shape) > 1 else count_rows(output)
 
 
 def count_rows(distance: Distance) -> int:
@@ -367,6 +388,17 @@ def _fewest_bits(output: Distance, given: Sequence[Distance], saved: Sequence[Di
     return min(map(significant_bits, dtypes))
 
 
+def underflow(distance: Distance) -> float:
+    """Return the roundoff of numbers too small to be normal ones, relative to their usual size.
+
+    Gradients of float16 often are, without a scale.
+    """
+    if "torch.float16" not in (distance.candidate.dtype, distance.reference.dtype):
+        return 0.0
+    size = _root_mean_square(distance)
+    return min(1.0, _SMALLEST_FLOAT16 / 2 / size) if size else 0.0
+
+
 def _count_terms(
     operation: str, output: Distance, given: Sequence[Distance], saved: Sequence[Distance]
 ) -> float:
@@ -409,13 +441,26 @@ def _gain(
     elif operation in _PRODUCTS:
         summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
     elif saved:
-        summed *= max(1.0, *(largest_element(d.reference) for d in saved if is_float(d.reference)))
+        summed *= _saved_size(operation, saved)
     # A gradient that is summed over what was broadcast.
     count = max(1, math.prod(output.candidate.shape))
     most = max((math.prod(d.candidate.shape) for d in given), default=1)
     if most > count:
         summed *= math.sqrt(most / count)
     return max(1.0, summed / size)
+
+
+def _saved_size(operation: str, saved: Sequence[Distance]) -> float:
+    """Return the size of what a gradient is multiplied with.
+
+    A sum hands gradients on as they are, and the gradient of a power is told by the result: what a
+    mask has pushed far below is in neither.
+    """
+    if operation in ADDING:
+        return 1.0
+    is_told = operation in EXPONENTIALS
+    counting = [d for d in saved if not is_told or d.place.startswith("output")]
+    return max([1.0, *(largest_element(d.reference) for d in counting if is_float(d.reference))])
 
 
 def _only_scales(

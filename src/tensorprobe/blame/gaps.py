@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tensorprobe.blame.agreement import (
     CallAgreement,
     Distance,
+    StatisticsKey,
     is_float,
     is_nonfinite,
     significant_bits,
@@ -27,7 +28,7 @@ from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
-from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.records import CallRecord, TensorValue, Value
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +97,7 @@ def find_gap_suspect(
         except (RebuildError, RuntimeError):
             # Without data, or with a user that cannot be replayed, distances have to do.
             noise = max(backgrounds[pair.name], hidden.get(pair.name, 0.0))
-            found = _guess(pair, agreements, links, reference, noise)
+            found = _guess(pair, agreements, links, candidate, reference, noise)
         finally:
             candidate.forget()
             reference.forget()
@@ -180,10 +181,14 @@ def _guess(
     pair: CallPair,
     agreements: Mapping[str, CallAgreement],
     links: Links,
+    candidate: Side,
     side: Side,
     background: float,
 ) -> tuple[str, float] | None:
-    """Return the user whose gradient was not recorded, if nothing else explains what arrived."""
+    """Return the user whose gradient was not recorded, if nothing else explains what arrived.
+
+    Or the call at which it arrived, if another gradient was recorded where it was sent.
+    """
     assert pair.reference is not None
     arrived = max(d.value for d in agreements[pair.name].inputs if math.isfinite(d.value))
     uses = _uses_of(pair.reference, links, side)
@@ -193,6 +198,8 @@ def _guess(
     allowed = max(_UNSEEN * own, _FIT * background)
     if arrived <= allowed:
         return None
+    if len(uses) == 1 and _was_changed(pair, uses[0], candidate, side):
+        return pair.name, arrived / allowed
     silent = []
     for use in uses:
         name = _backward_of(use.call)
@@ -207,6 +214,28 @@ def _guess(
         if name.startswith(_PARTLY_RECORDED) or wanted not in sizes:
             silent.append(name)
     return (silent[-1], arrived / allowed) if silent else None
+
+
+def _was_changed(pair: CallPair, use: Use, candidate: Side, reference: Side) -> bool:
+    """Whether a gradient arrives as its only sender gave it in the trusted run, and here not.
+
+    Then something that was not recorded, a hook say, changed it on its way.
+    """
+    name = _backward_of(use.call)
+    arrived = (pair.candidate, pair.reference)
+    sent = (candidate.calls.get(name), reference.calls.get(name))
+    is_same = []
+    for call, sender in zip(arrived, sent, strict=True):
+        keys = [] if call is None else _keys(call.inputs)
+        if not keys or sender is None:
+            return False
+        is_same.append(keys[0] in _keys(sender.outputs))
+    return is_same == [False, True]
+
+
+def _keys(values: Sequence[Value] | None) -> list[StatisticsKey]:
+    found = (statistics_key(value) for value in flat_tensors(values) if value is not None)
+    return [key for key in found if key is not None]
 
 
 def _argument_size(forward: CallRecord, use: Use) -> int:

@@ -7,8 +7,8 @@ to the last digit: within one run that does not happen by chance to tensors that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tensorprobe.blame.agreement import StatisticsKey, is_float, statistics_key
 from tensorprobe.blame.order import phase_of
@@ -33,6 +33,7 @@ class Links:
         external: the inputs that no call before made: data, parameters, buffers, constants, and
             the results of what was not recorded.
         users: the forward calls' inputs with each content, by the content's key.
+        makers: the forward calls that give each content, in their order, likewise.
         masks: the inputs without statistics to follow them by (booleans have none) of which no call
             before made the like: the same type and count, or the same last dimension, which a view
             keeps.
@@ -41,6 +42,7 @@ class Links:
     external: dict[Use, StatisticsKey]
     users: dict[StatisticsKey, list[Use]]
     masks: frozenset[Use] = frozenset()
+    makers: Mapping[StatisticsKey, Sequence[str]] = field(default_factory=dict)
 
 
 def follow_tensors(calls: Iterable[CallRecord]) -> Links:
@@ -48,6 +50,7 @@ def follow_tensors(calls: Iterable[CallRecord]) -> Links:
     made: set[StatisticsKey] = set()
     external: dict[Use, StatisticsKey] = {}
     users: dict[StatisticsKey, list[Use]] = {}
+    makers: dict[StatisticsKey, list[str]] = {}
     likes: set[tuple[str, str, int]] = set()
     masks: set[Use] = set()
     for call in calls:
@@ -68,13 +71,14 @@ def follow_tensors(calls: Iterable[CallRecord]) -> Links:
                 continue
             if leaf.section == "output":
                 results.append(key)
+                makers.setdefault(key, []).append(call.name)
                 continue
             users.setdefault(key, []).append(use)
             if key not in made:
                 external[use] = key
         made.update(results)
         likes |= made_likes
-    return Links(external, users, frozenset(masks))
+    return Links(external, users, frozenset(masks), makers)
 
 
 def _likes(value: TensorValue) -> tuple[tuple[str, str, int], ...]:

@@ -15,19 +15,27 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from tensorprobe.blame.agreement import significant_bits
 from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.replay import Load, Prepare, Readings
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ModuleCall, parse_call
 from tensorprobe.records import CallRecord, TensorValue
 
-__all__ = ["find_setting", "replay_module_backward", "replay_module_forward"]
+__all__ = [
+    "describe_other_setting",
+    "find_setting",
+    "replay_module_backward",
+    "replay_module_forward",
+]
 
 _Parameters = Mapping[str, torch.Tensor]
 _Ways = list[Callable[[], Any]]
 _Settings = Callable[[Sequence[torch.Tensor], _Parameters, tuple[int, ...]], _Ways]
 # What norms are made with in practice; a record of a module does not say.
-_EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3)
+_EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7, 1e-4, 1e-2, 1e-1)
+# A result is what a setting gives if it is off by no more than so many roundings of its type.
+_FITS = 64
 
 
 def find_setting(call: CallRecord, load: Load) -> int:
@@ -47,6 +55,40 @@ def find_setting(call: CallRecord, load: Load) -> int:
         return float((found[index][0] - recorded).nan_to_num(0.0, 0.0, 0.0).norm())
 
     return min(range(len(found)), key=distance)
+
+
+def describe_other_setting(call: CallRecord, load: Load, setting: int) -> tuple[str, str] | None:
+    """Return which other setting gives what a run recorded, and the trusted run's, in words.
+
+    None if no other setting of the module's class does.
+
+    Args:
+        call: the forward call of the run.
+        load: returns its tensors.
+        setting: the one that gives what the trusted run recorded.
+
+    Raises:
+        RebuildError: as `find_setting`.
+    """
+    result = _result(call)
+    with torch.no_grad():
+        inputs, parameters = _given(call, lambda value: _wide(load(value)))
+        found = _outputs(call, inputs, parameters)
+    recorded = _wide(load(result))
+    size = float(recorded.norm())
+    errors = [float((outputs[0] - recorded).norm()) / size if size else 1.0 for outputs in found]
+    best = min(range(len(errors)), key=errors.__getitem__)
+    if best == setting or not errors[best] <= _FITS * 2.0 ** -significant_bits(result.dtype):
+        return None
+    ways = _ways(call, inputs, parameters)
+    options = [getattr(ways[index], "keywords", {}) for index in (best, setting)]
+    names = [key for key in options[0] if options[0][key] is not options[1].get(key)]
+    names = [key for key in names if not isinstance(options[0][key], torch.Tensor)]
+    names = [key for key in names if options[0][key] != options[1].get(key)]
+    if not names:
+        return None
+    ours, theirs = (", ".join(f"{key} {chosen[key]}" for key in names) for chosen in options)
+    return ours, theirs
 
 
 def replay_module_forward(call: CallRecord, load: Load, prepare: Prepare, setting: int) -> Readings:
@@ -128,13 +170,9 @@ def _outputs(
     setting: int | None = None,
 ) -> list[tuple[torch.Tensor, ...]]:
     """Return what a module computes with every setting that its shapes allow, or with one."""
-    name = parse_call(call.name)
-    settings = _SETTINGS.get(name.class_name) if isinstance(name, ModuleCall) else None
-    if settings is None:
-        raise RebuildError(f"{call.name}: what its class computes is not known here")
     shape = _result(call).shape
     try:
-        ways = settings(inputs, parameters, shape)
+        ways = _ways(call, inputs, parameters)
         chosen = ways if setting is None else ways[setting : setting + 1]
         found = [_flatten(way()) for way in chosen]
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as err:
@@ -142,6 +180,14 @@ def _outputs(
     if not found or any(tuple(outputs[0].shape) != shape for outputs in found):
         raise RebuildError(f"{call.name}: no setting of its class gives the recorded shape")
     return found
+
+
+def _ways(call: CallRecord, inputs: Sequence[torch.Tensor], parameters: _Parameters) -> _Ways:
+    name = parse_call(call.name)
+    settings = _SETTINGS.get(name.class_name) if isinstance(name, ModuleCall) else None
+    if settings is None:
+        raise RebuildError(f"{call.name}: what its class computes is not known here")
+    return settings(inputs, parameters, _result(call).shape)
 
 
 def _flatten(result: Any) -> tuple[torch.Tensor, ...]:
@@ -168,7 +214,9 @@ def _layer_norm(
 ) -> _Ways:
     weight = parameters["weight"]
     return [
-        partial(functional.layer_norm, inputs[0], weight.shape, weight, parameters.get("bias"), eps)
+        partial(
+            functional.layer_norm, inputs[0], weight.shape, weight, parameters.get("bias"), eps=eps
+        )
         for eps in _EPSILONS
     ]
 
@@ -181,10 +229,10 @@ def _group_norm(
         partial(
             functional.group_norm,
             inputs[0],
-            groups,
-            parameters.get("weight"),
-            parameters.get("bias"),
-            eps,
+            num_groups=groups,
+            weight=parameters.get("weight"),
+            bias=parameters.get("bias"),
+            eps=eps,
         )
         for groups in range(1, channels + 1)
         if channels % groups == 0
@@ -205,8 +253,7 @@ def _batch_norm(
             parameters.get("weight"),
             parameters.get("bias"),
             True,
-            0.1,
-            eps,
+            eps=eps,
         )
         for eps in _EPSILONS
     ]
@@ -237,7 +284,16 @@ def _convolution(
     )[axes - 1]
     groups = given.shape[-axes - 1] // weight.shape[1]
     return [
-        partial(convolve, given, weight, parameters.get("bias"), stride, padding, dilation, groups)
+        partial(
+            convolve,
+            given,
+            weight,
+            parameters.get("bias"),
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+        )
         for stride, padding, dilation in _windows(weight.shape[2:])
         if tuple(
             (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1

@@ -122,6 +122,17 @@ SCALING = _set_of(
 AVERAGING = _set_of("mean sum")
 """Operations whose gradients are spread over what was summed."""
 
+ADDING = _set_of("__add__ __radd__ __iadd__ add add_ __sub__ __rsub__ __isub__ sub sub_ rsub")
+"""Operations that add what they are given, and hand gradients on as they are."""
+
+MOVING = _set_of(
+    "__getitem__ argmax argmin argsort embedding flip fliplr flipud gather index_copy "
+    "index_put index_put_ index_select masked_scatter masked_select max_pool1d max_pool2d "
+    "max_pool3d nonzero one_hot roll rot90 scatter scatter_ sort take take_along_dim topk "
+    "where"
+)
+"""Operations that pick values or put them into other places."""
+
 NORMS = _set_of("layer_norm group_norm batch_norm instance_norm rms_norm local_response_norm")
 """Operations that divide by how far their input spreads."""
 

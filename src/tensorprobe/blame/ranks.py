@@ -22,6 +22,10 @@ __all__ = ["RankSuspect", "order_suspects"]
 _BETWEEN_TWO = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv"))
 
 
+# When (collectives passed, place in the run), the rank's number in the list, and who.
+_Entry = tuple[tuple[int, int], int, Suspect]
+
+
 @dataclass(frozen=True, slots=True)
 class RankSuspect:
     """A suspect and the rank's analysis it is from; `received` are ranks that got its value."""
@@ -35,7 +39,7 @@ def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
     """Return the suspects of all ranks, the earliest of the run first."""
     places = [_places(analysis) for analysis in analyses]
     clocks = [_clock(*both) for both in zip(analyses, places, strict=True)]
-    entries: list[tuple[tuple[int, int], int, Suspect]] = []
+    entries: list[_Entry] = []
     for index, analysis in enumerate(analyses):
         for suspect in analysis.suspects:
             if _is_collective(suspect.call) and _was_sent(suspect, index, analyses, clocks):
@@ -43,6 +47,7 @@ def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
             place = places[index][suspect.position]
             entries.append(((clocks[index][suspect.position], place), index, suspect))
     entries.sort(key=lambda entry: entry[0])
+    entries = _once(entries)
     received = [
         (index, rank, _last_received(analysis, clocks[index]))
         for index, analysis in enumerate(analyses)
@@ -56,6 +61,20 @@ def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
         )
         for clock, index, suspect in entries
     ]
+
+
+def _once(entries: Sequence[_Entry]) -> list[_Entry]:
+    """Leave each collective of all ranks on the first of them: it is one event, and one fault."""
+    seen: set[tuple[int, str]] = set()
+    kept = []
+    for entry in entries:
+        (clock, _), _, suspect = entry
+        if _is_for_all(suspect.call):
+            if (clock, operation_of(suspect.call)) in seen:
+                continue
+            seen.add((clock, operation_of(suspect.call)))
+        kept.append(entry)
+    return kept
 
 
 def _is_collective(call: str) -> bool:

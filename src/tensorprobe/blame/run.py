@@ -24,7 +24,7 @@ from tensorprobe.blame.own_backward import frame_in_backward
 from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
-from tensorprobe.blame.text import distance_words
+from tensorprobe.blame.text import count_tensors, distance_words
 from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.compare.inputs import name_inputs, pair_parts
@@ -139,7 +139,8 @@ def investigate_parts(
         ordered = order_suspects(analyses)
         # What went wrong in one step is the input of the next.
         has_answer = ordered or any(
-            analysis.start.kind != "none" or _works_otherwise(analysis) for analysis in analyses
+            analysis.start.kind != "none" or _works_otherwise(analysis) or analysis.mismatch
+            for analysis in analyses
         )
         if has_answer or number == len(steps) - 1:
             span = StepSpan(step, tuple(steps)) if len(steps) > 1 else None
@@ -190,6 +191,9 @@ def _conclude(
     usable = [
         entry for entry in ordered if not differs_from_start or entry.suspect.basis == "replay"
     ]
+    usable = [entry for entry in usable if entry.analysis.mismatch is None]
+    is_unlike = all(analysis.mismatch is not None for analysis in analyses)
+    mismatch = analyses[0].mismatch if is_unlike else None
     accused = tuple(_accuse(entry) for entry in drop_echoes(usable)[:top])
     culprit = accused[0].call if accused else None
     total = before.add(analyses)
@@ -197,12 +201,17 @@ def _conclude(
     bases = {analysis.basis for analysis in analyses}
     basis = next((b for b in ("data", "statistics", "checksums") if b in bases), "nothing")
     verdict = _verdict(
-        culprit, differs_from_start=differs_from_start, differing=differing, calls=calls
+        culprit,
+        differs_from_start=differs_from_start,
+        differing=differing,
+        calls=0 if mismatch is not None else calls,
     )
     return Conclusion(
         culprit,
         verdict,
-        _summarise(verdict, accused, start, types, total, span, basis),
+        _summarise(verdict, accused, start, types, total, span, basis)
+        if mismatch is None
+        else str(mismatch),
         accused,
         start,
         basis,
@@ -228,10 +237,10 @@ def _verdict(
 ) -> Verdict:
     if culprit is not None:
         return "culprit"
-    if differs_from_start:
-        return "different from the start"
     if not calls:
         return "nothing to compare"
+    if differs_from_start:
+        return "different from the start"
     return "noise" if differing else "identical"
 
 
@@ -260,9 +269,8 @@ def _summarise(
             when = f"when step {span.step} begins, though nobody is at fault in step {span.before}"
             why = "what happens between the steps (the optimizer) was not recorded"
         return (
-            f"{what} of the two runs differ {when} ({len(start.places)} of {start.compared} "
-            f"tensors from outside, first {use.call}.{use.place}, by "
-            f"{distance_words(distance.value)}); {why}"
+            f"{what} of the two runs differ {when} ({count_tensors(start)} that no recorded call "
+            f"made, first {use.call}.{use.place}, by {distance_words(distance.value)}); {why}"
         )
     if verdict == "noise" and basis == "checksums":
         return (
@@ -320,6 +328,8 @@ def _accuse(entry: RankSuspect) -> Accused:
         analysis.victims(suspect.position),
         entry.received,
         _is_gradient_only(entry),
+        None if split is None else split.total,
+        suspect.measure,
     )
 
 

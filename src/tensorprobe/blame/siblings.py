@@ -28,7 +28,7 @@ from tensorprobe.blame.agreement import (
     largest_element,
     significant_bits,
 )
-from tensorprobe.blame.explain import Unexplained, count_rows, resolutions
+from tensorprobe.blame.explain import Unexplained, count_rows, resolutions, underflow
 from tensorprobe.blame.operations import EXACT, MATRIX, RANDOM, is_compound, operation_of
 from tensorprobe.blame.order import CallPair
 
@@ -147,7 +147,7 @@ class Siblings:
             return None
         inherited = max(map(_norm, given))
         times = _NORMS if bits <= _SHORT else _LONG_NORMS
-        rounded = max(2.0**-bits, work) / math.sqrt(count_rows(output))
+        rounded = max(2.0**-bits, underflow(output), work) / math.sqrt(count_rows(output))
         limit = times * (resolutions(output)[1] + rounded + max(inherited, most))
         limit += _HIDDEN * hidden
         return Unexplained(output, limit, inherited, norm / limit) if norm > limit else None

@@ -27,6 +27,7 @@ from tensorprobe.blame.evidence import (
 )
 from tensorprobe.blame.measure import measure_exact, measure_rounded, relative_distance
 from tensorprobe.blame.module_replay import (
+    describe_other_setting,
     find_setting,
     replay_module_backward,
     replay_module_forward,
@@ -40,7 +41,7 @@ from tensorprobe.blame.noise import (
     unit_roundoff,
     working_roundoffs,
 )
-from tensorprobe.blame.operations import EXACT, MATRIX, PLACES_ALONE, WITH_PLACES, operation_of
+from tensorprobe.blame.operations import EXACT, MATRIX, PLACES_ALONE, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import (
     Prepare,
@@ -50,6 +51,7 @@ from tensorprobe.blame.replay import (
 )
 from tensorprobe.blame.rows import KEPT_ROWS, cut_inputs, rows_of
 from tensorprobe.blame.sides import Side
+from tensorprobe.blame.ties import is_tie, may_tie
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import (
     ModuleCall,
@@ -58,7 +60,7 @@ from tensorprobe.names import (
     is_parameter_gradients,
     parse_call,
 )
-from tensorprobe.records import CallRecord, ScalarValue, TensorValue
+from tensorprobe.records import CallRecord, TensorValue
 
 __all__ = ["split_call"]
 
@@ -68,6 +70,8 @@ _CLOSE = 0.1
 _SHAKE = 2.0**-24
 _Replay = Callable[[str, int], Readings]
 
+# Errors of so many times their bound are no rounding: another setting may give them.
+_PEAK = 10
 # A replay that the trusted side misses by this much is a replay of something else.
 _FIT = 0.05
 
@@ -118,10 +122,12 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
         job = _Job(operation, pair.phase, place, mine, other, sizes, shortest)
         got, wanted = candidate.load(mine), reference.load(other)
         if exact or not got.is_floating_point():
-            if _may_tie(operation, ours, index):
+            if may_tie(operation, ours, index):
                 continue
             split = _split_exact(job, got, wanted, replay_ours, replay_theirs, index)
-            if operation in PLACES_ALONE and _is_tie(ours, candidate, got, replay_ours):
+            if operation in PLACES_ALONE and is_tie(
+                ours, candidate, got, replay_ours("own", 0)["outputs"][0]
+            ):
                 continue
         else:
             split = _split_rounded(job, got, wanted, replay_ours, replay_theirs, index)
@@ -129,36 +135,10 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
             skipped.append(f"{place}: {split}")
         else:
             found.append(split)
-    return CallSplit(pair.name, tuple(found), tuple(skipped))
-
-
-def _may_tie(operation: str, call: CallRecord, index: int) -> bool:
-    """Whether a result is places of values that another result holds, which are compared there.
-
-    Of equal values any place is right.
-    """
-    if operation not in WITH_PLACES or not index:
-        return False
-    first = results_of(call)[0]
-    return first is not None and is_float(first)
-
-
-def _is_tie(call: CallRecord, side: Side, got: torch.Tensor, replay: _Replay) -> bool:
-    """Whether the places that were chosen hold the values that the right places hold."""
-    value = next((item for item in flat_tensors(call.inputs) if item is not None), None)
-    wanted = replay("own", 0)["outputs"][0]
-    if value is None or wanted is None or wanted.shape != got.shape:
-        return False
-    given = side.load(value)
-    inputs = call.inputs or ()
-    dim = (call.kwargs or {}).get("dim", inputs[1] if len(inputs) > 1 else None)
-    if not isinstance(dim, ScalarValue) or isinstance(dim.value, (str, complex)):
-        flat = given.reshape(-1)
-        return torch.equal(flat[got.reshape(-1)], flat[wanted.reshape(-1)])
-    axis = int(dim.value)
-    if got.dim() < given.dim():
-        got, wanted = got.unsqueeze(axis), wanted.unsqueeze(axis)
-    return torch.equal(given.gather(axis, got), given.gather(axis, wanted))
+    settings = None
+    if _is_module(ours) and any(max(o.candidate.peaks) > _PEAK for o in found):
+        settings = describe_other_setting(ours, candidate.load, setting)
+    return CallSplit(pair.name, tuple(found), tuple(skipped), settings)
 
 
 def _cut_rows(ours: CallRecord, theirs: CallRecord, candidate: Side, reference: Side) -> None:
@@ -190,7 +170,8 @@ class _Job:
 
 
 def _is_module(forward: CallRecord) -> bool:
-    return isinstance(parse_call(forward.name), ModuleCall)
+    name = parse_call(forward.name)
+    return isinstance(name, ModuleCall) and name.direction == "forward"
 
 
 def _replayer(call: CallRecord, side: Side, setting: int, *, exact: bool) -> _Replay:

@@ -9,16 +9,22 @@ the fault enters, and it is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    Distance,
+    is_float,
+    significant_bits,
+    statistics_key,
+)
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.operations import LOSSES, PARAMETER_PLACES, operation_of
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["StartDifferences", "find_start_differences"]
+__all__ = ["StartDifferences", "find_start_differences", "is_parameter", "may_be_made"]
 
 # A value that was made elsewhere by another kernel is off by some roundings of float32, and by a
 # few of the type that it is stored in.
@@ -38,8 +44,8 @@ class StartDifferences:
 
     Attributes:
         kind: none, state (of single calls), weights (most of them) or data.
-        places: where, with the distances, in the order of the run.
-        compared: how many tensors came from outside.
+        places: where each of them is used first, with the distances, in the order of the run.
+        compared: how many tensors came from outside, each counted once.
     """
 
     kind: Literal["none", "state", "weights", "data"]
@@ -53,6 +59,7 @@ def find_start_differences(
     links: Links,
     backgrounds: Mapping[str, float],
     carried: float = 0.0,
+    unexplained: Collection[str] = (),
 ) -> StartDifferences:
     """Return the tensors from outside that differ by more than a rounding.
 
@@ -62,6 +69,8 @@ def find_start_differences(
         links: where tensors come from.
         backgrounds: the distance that is usual before each call.
         carried: the distance that is usual in the step before, which weights bring along.
+        unexplained: calls whose results their inputs do not explain. Behind the first of them, what
+            no recorded call made may be its work: not all that runs is recorded.
     """
     fed = {use.call for use in links.external}
     first = next(
@@ -69,7 +78,9 @@ def find_start_differences(
     )
     # What an optimizer or a collective reads after that are gradients, made by this run.
     back = next((pair.position for pair in pairs if pair.phase == "backward"), len(pairs))
+    wrong = next((pair.position for pair in pairs if pair.name in unexplained), len(pairs))
     found: list[tuple[Use, Distance, bool]] = []
+    weights: list[tuple[Use, Distance]] = []
     seen: set[object] = set()
     for pair in pairs:
         if pair.phase != "forward" or pair.reference is None or pair.candidate is None:
@@ -82,9 +93,18 @@ def find_start_differences(
             if use in links.masks and not _may_be_made_here(pair, backgrounds[pair.name]):
                 # The same pair of masks is as far apart wherever it is used.
                 key = (distance.candidate.shape, distance.value)
-            if key is None or key in seen:
+            if key is None:
+                continue
+            # Biases that are all zeros look alike in one run, and are others in the other.
+            key = (key, statistics_key(distance.candidate))
+            if key in seen:
                 continue
             seen.add(key)
+            is_passed = pair.name.startswith("Module.") and distance.place.startswith("input")
+            if _is_weight(distance) and not is_passed and _differs(distance, 0.0):
+                weights.append((Use(pair.name, distance.place), distance))
+            if pair.position > wrong and may_be_made(pair, distance):
+                continue
             noise = _noise(pair, distance, backgrounds[pair.name])
             if _differs(distance, max(noise, _TIMES * carried)):
                 found.append(
@@ -97,6 +117,12 @@ def find_start_differences(
         kind = "weights"
     else:
         kind = "state" if found else "none"
+    if kind in ("data", "weights"):
+        # Now that the runs are known to differ from the start, no weight is taken for noise.
+        chosen = dict(places)
+        order = {pair.name: pair.position for pair in pairs if pair.candidate is not None}
+        chosen.update(weights)
+        places = tuple(sorted(chosen.items(), key=lambda item: order[item[0].call]))
     return StartDifferences(kind, places, len(seen))
 
 
@@ -106,7 +132,7 @@ def _noise(pair: CallPair, distance: Distance, background: float) -> float:
     It does not reach a parameter. What else needs a gradient may be one, or the result of a call
     that was not recorded, unless it is known where its call takes parameters.
     """
-    if _is_parameter(pair, distance):
+    if is_parameter(pair, distance):
         return 0.0
     is_known = pair.name.startswith("Module.") or operation_of(pair.name) in PARAMETER_PLACES
     is_likely = _is_weight(distance) and not is_known
@@ -116,6 +142,11 @@ def _noise(pair: CallPair, distance: Distance, background: float) -> float:
 def _may_be_made_here(pair: CallPair, background: float) -> bool:
     """Whether a mask may be what code between modules made of values that are noisy."""
     return pair.name.startswith("Module.") and background > 0
+
+
+def may_be_made(pair: CallPair, distance: Distance) -> bool:
+    """Whether what no recorded call made may be the work of one that was not recorded."""
+    return bool(distance.candidate.requires_grad) and not is_parameter(pair, distance)
 
 
 def _differs(distance: Distance, noise: float) -> bool:
@@ -129,7 +160,7 @@ def _differs(distance: Distance, noise: float) -> bool:
     return distance.value > max(_ROUNDINGS + _STORED * 2.0**-bits, noise)
 
 
-def _is_parameter(pair: CallPair, distance: Distance) -> bool:
+def is_parameter(pair: CallPair, distance: Distance) -> bool:
     """Whether a tensor stands where a model keeps what it has learnt."""
     if distance.place.startswith("parameters"):
         return True

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
 from tensorprobe.blame.places import short_path
+from tensorprobe.blame.start import StartDifferences
 from tensorprobe.report.value_text import clean_text
 
-__all__ = ["conclusion_lines", "distance_words", "even_out"]
+__all__ = ["conclusion_lines", "count_tensors", "distance_words", "even_out"]
 
 _WIDTH = 12
 _LISTED = 4
@@ -25,7 +26,9 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
     first = conclusion.first
     if conclusion.types is not None and first is not None:
         yield _row("first", str(conclusion.types))
-    if conclusion.start.kind in ("data", "weights") and (first or conclusion.types) is not None:
+    is_told = conclusion.verdict == "nothing to compare"
+    has_more = (first or conclusion.types) is not None and not is_told
+    if conclusion.start.kind in ("data", "weights") and has_more:
         yield _row("first", _start_text(conclusion))
     if first is None:
         yield _row("verdict", conclusion.summary)
@@ -39,6 +42,8 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
             for use, distance in places[:_LISTED]:
                 yield _row("", f"{use.call}.{use.place}  {distance_words(distance.value)}")
             yield _row("next", even_out(conclusion))
+        if conclusion.verdict == "nothing to compare":
+            yield _row("next", "give two dumps of the same model, captured at the same level")
     else:
         yield from _accused_lines(first, conclusion.span)
         others = [other for other in conclusion.accused[1:] if other.confidence != "possible"]
@@ -61,15 +66,11 @@ def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
     if accused.module is not None:
         yield _row("module", accused.module)
     if accused.inputs is not None:
-        agree = "agree" if accused.inputs == 0 else f"differ by {distance_words(accused.inputs)}"
+        agree = "agree" if accused.inputs == 0 else f"differ by {_share(accused.inputs, 'size')}"
         yield _row("inputs", f"{agree}{_inherited(accused)}")
     # A call that only one run makes has no second result to differ from.
     if accused.output is not None and accused.basis != "sequence":
-        # What a checksum alone tells has equal statistics.
-        how_far = (
-            distance_words(accused.output) if accused.output else "its elements' order or bits"
-        )
-        yield _row("output", f"differs by {how_far}{_made(accused)}")
+        yield _row("output", f"differs by {_how_far(accused)}{_made(accused)}")
     if accused.worst is not None and accused.basis == "replay":
         index, got, wanted = accused.worst
         yield _row("worst", f"element {index}: {got:.7g}, should be {wanted:.7g}")
@@ -81,7 +82,7 @@ def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
     victims = f"{accused.victims} later {calls}{where} {verb} because of it or of rounding"
     if accused.received:
         ranks = ", ".join(str(rank) for rank in accused.received)
-        victims += f"; ranks {ranks} received its value"
+        victims += f"; rank{'s' * (len(accused.received) > 1)} {ranks} received its value"
     yield _row("victims", victims)
     yield _row("sure", f"{accused.confidence}, by {_BASES[accused.basis]}")
     yield _row("next", accused.cause.advice)
@@ -93,7 +94,7 @@ _BASES = {
     "arguments": "the recorded arguments",
     "state": "the recorded inputs",
     "sequence": "the order of the calls",
-    "gap": "replaying the gradients that arrive",
+    "gap": "the gradients that were sent and those that arrive",
 }
 
 
@@ -106,7 +107,7 @@ def _where(accused: Accused) -> str:
 def _inherited(accused: Accused) -> str:
     if not accused.inherited or not accused.inputs:
         return ""
-    return f", which explains {distance_words(accused.inherited)} of the output"
+    return f", which explains {_share(accused.inherited, 'norm')} in the output"
 
 
 def _made(accused: Accused) -> str:
@@ -115,9 +116,22 @@ def _made(accused: Accused) -> str:
     if accused.made is None:
         return _beyond(accused)
     return (
-        f"; made here {distance_words(accused.made)} (the reference makes "
-        f"{distance_words(accused.reference_made or 0.0)}){_beyond(accused)}"
+        f"; made here {distance_words(accused.made)}, by the reference "
+        f"{distance_words(accused.reference_made or 0.0)}{_beyond(accused)}"
     )
+
+
+def _how_far(accused: Accused) -> str:
+    """Say how far a result is off: in norm where a replay tells the parts of that, too."""
+    if accused.output_norm is not None and accused.made is not None:
+        return _share(accused.output_norm, "norm")
+    # What a checksum alone tells has equal statistics.
+    return _share(accused.output, "size") if accused.output else "its elements' order or bits"
+
+
+def _share(value: float, whole: str) -> str:
+    words = distance_words(value)
+    return f"{words} of the {whole}" if math.isfinite(value) else words
 
 
 def even_out(conclusion: Conclusion) -> str:
@@ -147,9 +161,14 @@ def _seen(conclusion: Conclusion) -> str:
 def _start_text(conclusion: Conclusion) -> str:
     what = "the data differ" if conclusion.start.kind == "data" else "the weights differ"
     places = conclusion.start.places
-    return (
-        f"{what} from the start ({len(places)} tensors, {places[0][0].call}.{places[0][0].place})"
-    )
+    first = f"{places[0][0].call}.{places[0][0].place}"
+    return f"{what} from the start ({count_tensors(conclusion.start)}, first {first})"
+
+
+def count_tensors(start: StartDifferences) -> str:
+    """Return how many tensors from outside differ, in words."""
+    count = len(start.places)
+    return "1 tensor" if count == 1 else f"{count} tensors"
 
 
 def distance_words(value: float) -> str:
@@ -163,8 +182,20 @@ def _beyond(accused: Accused) -> str:
     """Say how far an error is beyond what would be no fault; nothing where that is no number."""
     if math.isinf(accused.times):
         return ""
-    excuses = "rounding explains" if accused.basis == "replay" else "inputs and rounding explain"
-    return f", {accused.times:.3g} times what {excuses}"
+    times = f"{accused.times:.3g} times what"
+    if accused.basis != "replay":
+        return f", {times} inputs and rounding explain"
+    if accused.measure == "peers":
+        return f"; {times} other calls of this operation make"
+    return f"; {_MEASURED.get(accused.measure, '')}{times} rounding explains"
+
+
+_MEASURED = {
+    "peak": "at its worst element ",
+    "level": "over all elements ",
+    "once": "over all elements ",
+    "factor": "in the factor that all elements have in common ",
+}
 
 
 def _row(title: str, text: str) -> str:

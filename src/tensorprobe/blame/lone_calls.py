@@ -1,0 +1,155 @@
+"""Judge calls that only one of the runs makes: do they matter?
+
+Two runs may take other ways to the same: one kernel for three calls, a view less. So what one run
+alone calls is suspected only where that has consequences, at the runs' ends or on the way: a call
+that uses the same parameters in both runs stands at the same place of the model, and what goes into
+it must be the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tensorprobe.blame.agreement import (
+    CallAgreement,
+    Distance,
+    is_float,
+    significant_bits,
+    statistics_key,
+)
+from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.start import is_parameter
+from tensorprobe.names import is_parameter_gradients
+
+__all__ = ["Consequences", "LoneCall", "find_consequences", "find_follower"]
+
+# So many roundings apart the ends of two runs are the same.
+_SAME_RESULT = 32
+_SAME_GRADIENT = 256
+# Times the distance that was usual before: no noise of the run.
+_BEYOND_NOISE = 64
+_NEAR = 5
+
+Consequences = Literal["none", "inside", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoneCall:
+    """What a call that only one run makes leads to.
+
+    Attributes:
+        follower: the first value behind it that differs, with its call.
+        consequences: where that matters: at the runs' ends, or only inside.
+    """
+
+    follower: str
+    consequences: Consequences
+
+
+def find_consequences(
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    backgrounds: Mapping[int, float],
+    work: float,
+) -> Consequences:
+    """Return where the runs differ by more than rounding: at their ends, or only on the way.
+
+    Args:
+        pairs: all calls, in the order of the run.
+        agreements: their distances.
+        backgrounds: the distance that is usual before each place of the run.
+        work: the roundoff that matrix products of this run work in, 0 for their own.
+    """
+    both = [pair for pair in pairs if pair.candidate is not None and pair.reference is not None]
+    if len(both) == len(pairs):
+        return "none"
+    if _end_otherwise(both, agreements):
+        return "end"
+    # Behind the first call that one run alone makes, what is usual may be what that leads to.
+    first = next(pair for pair in pairs if pair.candidate is None or pair.reference is None)
+    noise = _BEYOND_NOISE * max(backgrounds[first.position], work)
+    for pair in both:
+        if pair.phase == "forward" and _is_given_other(pair, agreements[pair.name].inputs, noise):
+            return "inside"
+    return "none"
+
+
+def _end_otherwise(both: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> bool:
+    """Whether the runs end in other results, or in other gradients."""
+    last = next((pair for pair in reversed(both) if pair.phase == "forward"), None)
+    back = [pair for pair in both if is_parameter_gradients(pair.name)]
+    back = back or [pair for pair in both if pair.phase == "backward"][-1:]
+    results = [] if last is None else list(agreements[last.name].outputs)
+    gradients = [distance for pair in back for distance in agreements[pair.name].outputs]
+    # A gradient that should be 0 is noise and nothing else: it counts by its share of the largest.
+    largest = max((_norm(distance) for distance in gradients), default=0.0)
+    return any(
+        not distance.value <= _SAME_RESULT * _roundoff(distance) for distance in results
+    ) or any(
+        not distance.value * _norm(distance) <= _SAME_GRADIENT * _roundoff(distance) * largest
+        for distance in gradients
+    )
+
+
+def _norm(distance: Distance) -> float:
+    norm = distance.reference.norm
+    return float(norm) if norm is not None and math.isfinite(norm) else math.inf
+
+
+def _is_given_other(pair: CallPair, inputs: Sequence[Distance], noise: float) -> bool:
+    """Whether a call uses parameters that agree, and is given values to use them on that do not."""
+    parameters = [distance for distance in inputs if is_parameter(pair, distance)]
+    if not parameters or any(distance.value != 0 for distance in parameters):
+        return False
+    return any(
+        is_float(distance.candidate)
+        and distance.basis != "shape"
+        and distance.value > max(_SAME_GRADIENT * _roundoff(distance), noise)
+        for distance in inputs
+        if not is_parameter(pair, distance)
+    )
+
+
+def _is_known(distance: Distance) -> bool:
+    """Whether something was recorded of a tensor that tells it from others."""
+    is_seen = distance.basis in ("data", "shape", "checksum")
+    return is_seen or statistics_key(distance.candidate) is not None
+
+
+def _roundoff(distance: Distance) -> float:
+    return 2.0 ** -significant_bits(distance.candidate.dtype)
+
+
+def find_follower(
+    pair: CallPair,
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    background: float,
+    unexplained: Collection[str],
+) -> str | None:
+    """Return the value that a call behind a lone one starts from and that differs, or None.
+
+    Of what has no statistics, such as masks, that shows in a result that nothing else explains.
+
+    Args:
+        pair: the call that only one run makes.
+        pairs: all calls, in the order of the run.
+        agreements: their distances.
+        background: the distance that is usual before it.
+        unexplained: calls whose results their inputs do not explain.
+    """
+    behind = (p for p in pairs[pair.position + 1 :] if p.candidate and p.reference)
+    for follower in itertools.islice(behind, _NEAR):
+        is_wrong = follower.name in unexplained
+        for distance in agreements[follower.name].inputs:
+            if is_wrong and not _is_known(distance):
+                return f"{follower.name}.{distance.place}"
+            if distance.value > max(
+                _SAME_GRADIENT * _roundoff(distance), _BEYOND_NOISE * background
+            ):
+                return f"{follower.name}.{distance.place}"
+    return None

@@ -1,0 +1,106 @@
+"""Tell whether two runs are of the same model at all.
+
+Runs of one model use parameters of the same shapes, whatever calls they make of them; and runs that
+make the same calls, with results of the same shapes, compute the same thing, whatever is known of
+their parameters. Where neither holds, calls are paired by nothing but their names, and no
+difference between them says anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tensorprobe.blame.evidence import results_of
+from tensorprobe.blame.operations import PARAMETER_PLACES, operation_of
+from tensorprobe.blame.order import CallPair
+from tensorprobe.records import CallRecord, TensorValue
+
+__all__ = ["Mismatch", "find_mismatch"]
+
+# Of two runs of one model at least this share is alike, however much of it one of them leaves out.
+_SHARE = 0.5
+# So few calls or parameters tell nothing.
+_SOME = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """How little two runs have in common.
+
+    Attributes:
+        calls: how many forward calls both make, with results of the same shapes.
+        of_calls: how many the run makes that has fewer.
+        parameters: how many parameters of the same shapes both use.
+        of_parameters: how many the run uses that has fewer.
+    """
+
+    calls: int
+    of_calls: int
+    parameters: int
+    of_parameters: int
+
+    def __str__(self) -> str:
+        text = (
+            f"the two runs do not match: of the {self.of_calls} forward calls of the smaller one "
+            f"{self.calls} are in both with results of the same shapes"
+        )
+        if self.of_parameters:
+            text += (
+                f", of its {self.of_parameters} parameters {self.parameters} have their like in "
+                "the other"
+            )
+        return f"{text}; nobody can be blamed"
+
+
+def find_mismatch(pairs: Sequence[CallPair]) -> Mismatch | None:
+    """Return how little two runs have in common, if that is too little to be of one model."""
+    forward = [pair for pair in pairs if pair.phase == "forward"]
+    ours = [pair.candidate for pair in forward if pair.candidate is not None]
+    theirs = [pair.reference for pair in forward if pair.reference is not None]
+    fewer = min(len(ours), len(theirs))
+    alike = sum(_gives_alike(pair) for pair in forward)
+    if fewer < _SOME or alike >= _SHARE * fewer:
+        return None
+    mine, other = _shapes_of_parameters(ours), _shapes_of_parameters(theirs)
+    known, common = min(mine.total(), other.total()), (mine & other).total()
+    if known >= _SOME and common >= _SHARE * known:
+        return None
+    if known < _SOME and _share_operations(ours, theirs):
+        return None
+    return Mismatch(alike, fewer, common, known)
+
+
+def _share_operations(ours: Sequence[CallRecord], theirs: Sequence[CallRecord]) -> bool:
+    """Whether two runs make mostly the same calls, on whatever sizes."""
+    mine, other = (Counter(operation_of(call.name) for call in run) for run in (ours, theirs))
+    return (mine & other).total() >= _SHARE * min(mine.total(), other.total())
+
+
+def _gives_alike(pair: CallPair) -> bool:
+    if pair.candidate is None or pair.reference is None:
+        return False
+    shapes = [
+        [None if value is None else value.shape for value in results_of(call)]
+        for call in (pair.candidate, pair.reference)
+    ]
+    return shapes[0] == shapes[1]
+
+
+def _shapes_of_parameters(calls: Iterable[CallRecord]) -> Counter[tuple[int, ...]]:
+    """Count the parameters that a run uses by their shapes, as often as they are used."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for call in calls:
+        places = () if call.name.startswith("Module.") else _places(call)
+        for leaf in call.leaves():
+            place = ".".join((leaf.section, *leaf.path))
+            if isinstance(leaf.value, TensorValue) and (
+                place in places or place.startswith("parameters.")
+            ):
+                found[leaf.value.shape] += 1
+    return found
+
+
+def _places(call: CallRecord) -> tuple[str, ...]:
+    return PARAMETER_PLACES.get(operation_of(call.name), ())
