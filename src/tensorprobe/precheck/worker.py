@@ -4,8 +4,8 @@
 
 `serve` is the loop of every such process, whatever it does with a call.
 
-Two pipes carry JSON lines. In: one line of settings, then names. Out: `{"ready": true}` or
-`{"failed": …}`, then a line for each name, and `{"bye": true}` before it ends by itself.
+Two pipes carry JSON lines. In: one line of settings, then names. Out: `{"ready": true, …}` with the
+device or `{"failed": …}`, then a line for each name, and `{"bye": true}` before it ends by itself.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ class Task:
     Attributes:
         prepare: given an order, returns what answers it; that is called when its turn has come.
         is_alive: whether the next order can be taken; after some errors a device never answers.
+        device: the one that it opened, in words.
     """
 
     prepare: Callable[[dict[str, str]], Callable[[], Answer]]
     is_alive: Callable[[], bool]
+    device: str = ""
 
 
 def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
@@ -64,7 +66,7 @@ def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
         except (TensorprobeError, RuntimeError, ImportError) as err:
             _say(answers, {"failed": f"{err}", "kind": type(err).__name__})
             return
-        _say(answers, {"ready": True})
+        _say(answers, {"ready": True, "device": task.device})
         for answer in _answer_all(_Arriving(orders), task):
             _say(answers, answer)
             if not task.is_alive():
@@ -120,7 +122,7 @@ def _check_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.precheck.checker import Checker
-    from tensorprobe.precheck.devices import open_device
+    from tensorprobe.precheck.devices import describe_device, open_device
     from tensorprobe.precheck.outcome import CallResult
     from tensorprobe.precheck.rebuild import import_modules
     from tensorprobe.store import open_dump
@@ -183,7 +185,7 @@ def _check_calls(settings: dict[str, Any]) -> Task:
             return False
         return True
 
-    return Task(prepare, is_alive)
+    return Task(prepare, is_alive, describe_device(device))
 
 
 def warm_up(device: Any) -> None:
