@@ -19,7 +19,7 @@ from conftest import REPOSITORY
 from tensorprobe.cli import main
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck import PrecheckReport
-from tensorprobe.precheck.check import CheckedCall, CheckedOutput
+from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.rebuild import RebuiltCall
 from tensorprobe.precheck.repro import save_error
