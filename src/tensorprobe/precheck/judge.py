@@ -98,8 +98,6 @@ _TWO_ROUNDINGS = 1.0
 # How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
 _OWN_SUM = 1.0
 _MOST_OWN_SUM = 24.0
-# Where all elements err alike, none errs so many times as much.
-_OWN_SUM_ELEMENT = 8.0
 # In fewer elements errors do not cancel.
 _MANY = 16
 # Errors that repeat for other inputs are no noise: of so many elements, if they are small.
@@ -310,9 +308,9 @@ def _is_own_sum(
     if numbers.pair.count < _MANY and not (is_gradient and length >= _MANY):
         return False
     walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
-    if numbers.distance > limit + walk * rounding_unit(dtype):
-        return False
-    return numbers.worst <= max(_ELEMENT * limit, _OWN_SUM_ELEMENT * numbers.distance)
+    allowed = limit + walk * rounding_unit(dtype)
+    # Not all elements are sums of as many numbers.
+    return numbers.distance <= allowed and numbers.worst <= _ELEMENT * allowed
 
 
 def _missed_limits(dtype: torch.dtype, numbers: OutputNumbers) -> str:
