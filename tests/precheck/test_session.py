@@ -372,6 +372,18 @@ def test_what_cannot_be_used_is_one_line(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_data_that_cannot_be_read_cost_that_call_and_the_exit_code_says_so(
+    train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = train.parent.rglob("Functional.linear.0.forward.input.0.pt")
+    file.write_bytes(file.read_bytes()[:100])
+    arguments = ["precheck", str(train), "-o", str(tmp_path), "--device", "cpu"]
+    assert main([*arguments, "--include", "Functional.linear"]) == 2
+    said = capsys.readouterr()
+    assert "2 calls: 1 pass, 1 SKIP" in said.out
+    assert said.err.startswith("missing:") and file.name in said.err
+
+
 def test_legacy_files_are_checked(peer_dumps: Path, tmp_path: Path) -> None:
     (path,) = sorted(peer_dumps.glob("api_accuracy_checker/2023-11/statistics/forward_info_*.json"))
     report = tensorprobe.precheck(path, tmp_path, devices=["cpu"])

@@ -175,7 +175,7 @@ def disturb(
 
 def _typical_of(size: torch.Tensor) -> torch.Tensor:
     """Return the root mean square of the finite ones of some magnitudes."""
-    norm = torch.linalg.vector_norm(size)
+    norm: torch.Tensor = torch.linalg.vector_norm(size)
     if bool(torch.isfinite(norm)):
         return norm / math.sqrt(size.numel())
     # To leave some out takes a copy of all.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -159,6 +159,8 @@ def precheck_dump(
     asked = list(devices) or ["auto"]
     seconds = [0.0, 0.0]
     phases: Counter[str] = Counter()
+    # By what is wrong, so that several workers report nothing twice.
+    unread: dict[str, Gap] = {}
     with ExitStack() as stack:
         # Before the first row: whoever kills this must be able to resume it.
         resumed = None if resume is None else Path(resume)
@@ -184,6 +186,7 @@ def precheck_dump(
         ):
             result = _result_of(order, answer)
             checked[order.part].add(result)
+            unread.update((text, Gap(Path(order.part), text)) for text in result.unread)
             seconds[0] += result.device_seconds
             seconds[1] += result.reference_seconds
             phases.update(result.phases)
@@ -194,12 +197,18 @@ def precheck_dump(
         tuple(part.files.result_path for part in checked.values()),
         tuple(part.files.details_path for part in checked.values()),
         sum(call.stands_for for part in checked.values() for call in part.planned),
-        (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
+        (*opened.unopened, *_gaps_of(parts, unread)),
         time.monotonic() - start,
         seconds[0],
         seconds[1],
         dict(phases),
     )
+
+
+def _gaps_of(parts: Sequence[RankDump], unread: Mapping[str, Gap]) -> Iterator[Gap]:
+    known = {gap.problem: gap for part in parts for gap in part.known_gaps}
+    yield from known.values()
+    yield from (gap for problem, gap in unread.items() if problem not in known)
 
 
 def _result_of(order: Order, answer: Answer) -> CallResult:

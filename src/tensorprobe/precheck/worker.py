@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
@@ -157,6 +157,8 @@ def _check_calls(settings: dict[str, Any]) -> Task:
         for path, part in parts.items()
     }
 
+    told = dict.fromkeys(parts, 0)
+
     def prepare(order: dict[str, str]) -> Callable[[], Answer]:
         checker = checkers[order["part"]]
         prepared = checker.prepare(order["name"])
@@ -170,7 +172,11 @@ def _check_calls(settings: dict[str, Any]) -> Task:
             except Exception as err:  # noqa: BLE001 - it becomes the call's verdict
                 text = f"the check itself failed: {type(err).__name__}: {err}"
                 result = CallResult(order["name"], "SKIP", message=text)
-            return result.as_json()
+            # Said once, whichever call came upon it.
+            gaps = checker.part.known_gaps
+            unread = tuple(gap.problem for gap in gaps[told[order["part"]] :])
+            told[order["part"]] = len(gaps)
+            return replace(result, unread=unread).as_json()
 
         return check_it
 
