@@ -137,7 +137,7 @@ examples:
 Every recorded call is made again, on the device in its recorded dtype and on the CPU one precision
 up, forward and backward, and judged. Two files are written row by row:
 accuracy_checking_result_{time}.csv has a row per call, accuracy_checking_details_{time}.csv one per
-output. A resumed run needs the dump and the options of the first.
+output. A resumed run needs the dump, the options and the device of the first.
 
 Exit code 0: no call failed. 1: some did. 2: something could not be read or used.
 """

@@ -53,3 +53,13 @@ def test_distributions_are_told_apart() -> None:
     assert judge_distribution(torch.zeros(5000), theirs).verdict == "error"
     assert judge_distribution(ours * 1.5, theirs).verdict == "error"
     assert judge_distribution(ours[:10], theirs).verdict == "error"
+
+
+def test_the_smallest_halves_are_as_exact_as_their_steps() -> None:
+    given = (torch.randn(10_000) * 1e-6).half()
+    assert judge_dropout(given, functional.dropout(given, 0.1), 0.1).verdict == "pass"
+
+
+def test_a_wrong_scale_of_float32_is_an_error() -> None:
+    given = torch.randn(10_000)
+    assert judge_dropout(given, functional.dropout(given, 0.1) * 1.001, 0.1).verdict == "error"

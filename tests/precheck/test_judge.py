@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensorprobe.precheck.judge import Runs, judge_output, worst_verdict
+from tensorprobe.precheck.judge import Resemblance, Runs, judge_output, worst_verdict
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -31,15 +31,47 @@ def test_a_small_scale_error_is_an_error(dtype: torch.dtype, fault: float) -> No
     assert judgement.excess > 1
 
 
-def test_errors_of_a_long_sum_of_halves_point_both_ways() -> None:
+def test_errors_of_a_long_sum_of_halves_are_others_for_other_inputs() -> None:
     truth = randn(4096)
     noise = torch.randn(4096, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    both = (truth * (1 + 0.01 * noise)).to(torch.bfloat16)
-    assert judge_output(both, truth, length=64, noise=()).verdict == "warning"
-    upwards = (truth + 0.01 * truth.abs()).to(torch.bfloat16)
-    assert judge_output(upwards, truth, length=64, noise=()).verdict == "error"
-    # Where nothing is added up no sum explains it.
-    assert judge_output(both, truth, length=1, noise=()).verdict == "error"
+    wrong = (truth * (1 + 0.01 * noise)).to(torch.bfloat16)
+
+    def judged(length: int, *, is_alike: bool) -> str:
+        found = Resemblance(is_alike, 2000.0)
+        return judge_output(wrong, truth, length=length, resemblance=lambda: found).verdict
+
+    assert judged(64, is_alike=False) == "warning"
+    assert judged(64, is_alike=True) == "error"
+    # Where nothing is added up no sum explains it, nor where nobody knows.
+    assert judged(1, is_alike=False) == "error"
+    assert judge_output(wrong, truth, length=64).verdict == "error"
+
+
+def test_noise_does_not_explain_errors_that_many_elements_repeat() -> None:
+    truth = randn(4096)
+    signs = torch.where(torch.arange(4096) % 2 == 0, 1.0, -1.0)
+    wrong = (truth * (1 + 0.01 * signs)).to(torch.bfloat16)
+    run = truth * (1 + 0.01 * randn(4096).clamp(-1, 1))
+    for is_alike, shared, verdict in (
+        (True, 2000.0, "error"),
+        (True, 2.0, "warning"),
+        (False, 2000.0, "warning"),
+    ):
+        found = Resemblance(is_alike, shared)
+        judgement = judge_output(
+            wrong, truth, length=1, noise=[Runs(lambda: [run])], resemblance=lambda r=found: r
+        )
+        assert judgement.verdict == verdict, (is_alike, shared)
+
+
+def test_the_smallest_numbers_of_a_dtype_are_held_against_its_smallest_step() -> None:
+    truth = randn(1000) * 1e-6
+    step = 2.0**-24
+    near = (truth / step).round() * step
+    near[::2] += step
+    assert judge_output(near.half(), truth, length=64).verdict == "pass"
+    assert judge_output((near * 2).half(), truth, length=64).verdict == "error"
+    assert judge_output((truth * 2e3).half() * 1.02, truth * 2e3, length=64).verdict == "error"
 
 
 def test_one_wrong_element_in_a_million_is_an_error_although_all_ratios_hold() -> None:
@@ -48,7 +80,9 @@ def test_one_wrong_element_in_a_million_is_an_error_although_all_ratios_hold() -
     wrong[123_456] += 1.0
     judgement = judge_output(wrong, truth, length=1, noise=())
     assert judgement.verdict == "error"
-    assert "element 123456 is off by 1" in judgement.message
+    assert "an element is off by" in judgement.message
+    assert "magnitude together" in judgement.message
+    assert "(the largest error, of element 123456, is 1)" in judgement.message
     assert judgement.numbers is not None and judgement.numbers.within[2] > 0.9999
 
 
@@ -129,7 +163,8 @@ def test_a_sum_that_is_kept_in_a_half_is_a_warning_and_a_wrong_factor_is_not() -
     for term in terms:
         total += term
     truth = terms.double().sum(0)
-    judgement = judge_output(total, truth, length=64)
+    others = Resemblance(is_alike=False, shared_by=300.0)
+    judgement = judge_output(total, truth, length=64, resemblance=lambda: others)
     assert judgement.verdict == "warning" and "a sum that is kept in" in judgement.message
     scaled = (truth * 1.01).to(torch.bfloat16)
     assert judge_output(scaled, truth, length=64).verdict == "error"

@@ -83,21 +83,47 @@ OPERATORS = [
 IDS = [f"{getattr(op.home, '__name__', 'torch').split('.')[-1]}.{op.name}" for op in OPERATORS]
 
 
+Spread = Callable[[torch.Tensor], torch.Tensor]
+
+
+def everywhere(_: torch.Tensor) -> torch.Tensor:
+    """Every element is too large."""
+    return torch.tensor(1.0)
+
+
+def both_ways(result: torch.Tensor) -> torch.Tensor:
+    """One element is too large and the next too small."""
+    return (1.0 - 2.0 * (torch.arange(result.numel()) % 2)).reshape(result.shape)
+
+
+def one_element(result: torch.Tensor) -> torch.Tensor:
+    """An element of typical magnitude is off by ten times as much, and no other."""
+    size = result.detach().float().abs()
+    fault = torch.zeros(result.numel())
+    fault[(size - size.square().mean().sqrt()).abs().argmin()] = 10.0
+    return fault.reshape(result.shape)
+
+
 class _WrongGradient(torch.autograd.Function):
     """Changes nothing on the way forward and scales what comes back."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, fault: float) -> torch.Tensor:
-        ctx.fault = fault
+    def forward(ctx: Any, tensor: torch.Tensor, fault: float, spread: Spread) -> torch.Tensor:
+        ctx.fault, ctx.spread = fault, spread
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0].add(gradients[0], alpha=ctx.fault), None
+        given = gradients[0].float()
+        return (given + given * ctx.fault * ctx.spread(given)).to(gradients[0].dtype), None, None
 
 
 def faulty(
-    right: Callable[..., Any], dtype: torch.dtype, *, gradient_only: bool
+    right: Callable[..., Any],
+    dtype: torch.dtype,
+    *,
+    gradient_only: bool,
+    spread: Spread = everywhere,
 ) -> Callable[..., Any]:
     fault = FAULTS[dtype]
 
@@ -107,8 +133,9 @@ def faulty(
         if not any(tensor.dtype is dtype for tensor in given):
             return result
         if gradient_only:
-            return _WrongGradient.apply(result, fault)
-        return result.float().add(result.float(), alpha=fault).to(result.dtype)
+            return _WrongGradient.apply(result, fault, spread)
+        wide = result.float()
+        return (wide + wide * fault * spread(wide)).to(result.dtype)
 
     return wrong
 
@@ -221,3 +248,51 @@ def test_a_fault_of_few_elements_and_of_every_half_precision_is_an_error(
     callables._find.cache_clear()
     monkeypatch.setattr(operator.home, operator.name, wrong)
     assert checker.check(name).forward == "error"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("operator", OPERATORS, ids=IDS)
+def test_a_fault_of_both_signs_is_no_rounding(
+    operator: Operator, dtype: torch.dtype, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums that are kept in a half err as much, but not alike for other inputs."""
+    part = captured(operator, dtype, capture)
+    checker = Checker(part, torch.device("cpu"))
+    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    right = getattr(operator.home, operator.name)
+    for gradient_only in (False, True):
+        wrong = faulty(right, dtype, gradient_only=gradient_only, spread=both_ways)
+        callables._find.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(operator.home, operator.name, wrong)
+            result = checker.check(name)
+        assert (result.backward if gradient_only else result.forward) == "error", result
+
+
+_SINGLE = [
+    op(T, "matmul", lambda f, x: f(x(64, 64), x(64, 64))),
+    op(F, "softmax", lambda f, x: f(x(64, 64), dim=-1)),
+    op(F, "layer_norm", lambda f, x: f(x(64, 64), (64,), x(64), x(64))),
+    op(T, "add", lambda f, x: f(x(64, 64), x(64, 64))),
+    op(F, "gelu", lambda f, x: f(x(64, 64))),
+]
+
+
+@pytest.mark.parametrize("gradient_only", [False, True])
+@pytest.mark.parametrize("operator", _SINGLE, ids=lambda operator: str(operator.name))
+def test_one_element_that_is_off_by_a_tenth_is_an_error(
+    operator: Operator, gradient_only: bool, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = captured(operator, torch.float16, capture)
+    checker = Checker(part, torch.device("cpu"))
+    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    wrong = faulty(
+        getattr(operator.home, operator.name),
+        torch.float16,
+        gradient_only=gradient_only,
+        spread=one_element,
+    )
+    callables._find.cache_clear()
+    monkeypatch.setattr(operator.home, operator.name, wrong)
+    result = checker.check(name)
+    assert (result.backward if gradient_only else result.forward) == "error", result

@@ -19,7 +19,7 @@ from conftest import REPOSITORY
 from tensorprobe.cli import main
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck import PrecheckReport
-from tensorprobe.precheck.check import CheckedCall, CheckedOutput
+from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.rebuild import RebuiltCall
 from tensorprobe.precheck.repro import save_error
@@ -370,6 +370,18 @@ def test_what_cannot_be_used_is_one_line(
     assert main([*arguments, "--include", "no_such_call", "--exclude", "linear"]) == 2
     assert "no call of the dump fits" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_data_that_cannot_be_read_cost_that_call_and_the_exit_code_says_so(
+    train: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = train.parent.rglob("Functional.linear.0.forward.input.0.pt")
+    file.write_bytes(file.read_bytes()[:100])
+    arguments = ["precheck", str(train), "-o", str(tmp_path), "--device", "cpu"]
+    assert main([*arguments, "--include", "Functional.linear"]) == 2
+    said = capsys.readouterr()
+    assert "2 calls: 1 pass, 1 SKIP" in said.out
+    assert said.err.startswith("missing:") and file.name in said.err
 
 
 def test_legacy_files_are_checked(peer_dumps: Path, tmp_path: Path) -> None:

@@ -365,6 +365,15 @@ class BothSides:
                     disturb(gradient, noise.input_unit, noise.generator)
         run_backward(side, sent, _CPU, self.watch.phase("reference"))
 
+    def run_both_again(self) -> tuple[Side, Side]:
+        """Make the call on both sides, forward and backward, whatever becomes of it."""
+        candidate, reference = self.candidate(self.device), self.reference()
+        if self.sent:
+            on_device = [None if g is None else send(g, self.device) for g in self.sent]
+            run_backward(candidate, on_device, self.device)
+            self.send_back(reference)
+        return candidate, reference
+
     # --- a part ------------------------------------------------------------------------------
 
     def part(self, pick: Callable[[torch.Tensor], torch.Tensor]) -> BothSides:

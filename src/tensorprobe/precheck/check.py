@@ -7,9 +7,9 @@ BothSides ─► outputs, written inputs, gradients ─► judge each ─► Che
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
 
 import torch
 
@@ -23,6 +23,7 @@ from tensorprobe.precheck.both_sides import (
     GradientsFor,
     LoadInputs,
 )
+from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.draws import (
     dropout_probability,
     judge_distribution,
@@ -32,6 +33,7 @@ from tensorprobe.precheck.draws import (
 )
 from tensorprobe.precheck.judge import (
     Judgement,
+    Resemblance,
     Runs,
     Verdict,
     judge_output,
@@ -46,7 +48,7 @@ from tensorprobe.precheck.kinds import (
     needs_recorded_dtype,
     undetermined_outputs,
 )
-from tensorprobe.precheck.rebuild import RebuiltCall
+from tensorprobe.precheck.repeated_errors import resemblance_of
 from tensorprobe.precheck.repeats import Repeats
 from tensorprobe.precheck.sample import is_worth_a_sample, samples_of
 from tensorprobe.precheck.side import Side, run_backward
@@ -54,7 +56,7 @@ from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
 from tensorprobe.summary.host import fetch
 
-__all__ = ["CheckedCall", "CheckedOutput", "check_call"]
+__all__ = ["check_call"]
 
 # So many times the rounding error of its inputs a result must move to be ill-conditioned.
 _ILL_CONDITIONED = 4.0
@@ -70,57 +72,6 @@ _SPARSE = frozenset(
 )
 
 Pick = Callable[[Side], "torch.Tensor | None"]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedOutput:
-    """One output, written input or gradient of a checked call.
-
-    Attributes:
-        place: `forward.output.0`, `forward.input.3` or `backward.output.1`.
-        candidate: the device's, on the CPU; None where there is none.
-        reference: the reference's, in its own precision.
-        judgement: what is said of it.
-    """
-
-    place: str
-    candidate: torch.Tensor | None
-    reference: torch.Tensor | None
-    judgement: Judgement
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedCall:
-    """Everything that a check found out about one call.
-
-    Attributes:
-        forward: the verdict forward.
-        backward: the verdict backward; None where there is none.
-        message: why, for the whole call.
-        outputs: every output and gradient.
-        call: of a failing call, the rebuilt call with its inputs on the CPU.
-        gradients: of a failing call, what was sent back, one for each output.
-        copies_leaves: of a failing call, whether it wrote into copies of its inputs.
-        was_lost: whether the call ended its process, so that nothing is known of its results.
-        draw_seed: of a call that drew random numbers, their seed on the device; the reference's
-            is the next one.
-        device_seconds: time in the call on the device.
-        reference_seconds: time in the call on the reference side.
-        phases: seconds of everything that was done, by phase; see `stopwatch`.
-    """
-
-    forward: Verdict
-    backward: Verdict | None = None
-    message: str = ""
-    outputs: tuple[CheckedOutput, ...] = ()
-    call: RebuiltCall | None = None
-    gradients: tuple[torch.Tensor | None, ...] = ()
-    copies_leaves: bool = False
-    was_lost: bool = False
-    draw_seed: int | None = None
-    device_seconds: float = 0.0
-    reference_seconds: float = 0.0
-    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_call(
@@ -284,7 +235,12 @@ class _Check:
                     return CheckedOutput(place, ours, theirs, settled)
             truth = _of(self._repeats.precise(), pick)
             truth = theirs if truth is None else truth
-            judgement = judged(ours, truth, noise=self._noise(self._repeats, truth, pick))
+            judgement = judged(
+                ours,
+                truth,
+                noise=self._noise(self._repeats, truth, pick),
+                resemblance=cache(partial(self._resemblance, self._sides, ours, truth, pick)),
+            )
         return CheckedOutput(place, ours, truth, judgement)
 
     def _judge_sample(
@@ -311,13 +267,24 @@ class _Check:
             if _norm(truth - there) > self._sides.unit * _SAME * _norm(there):
                 # These rows depend on others.
                 continue
-            of_part = judged(sample.of(ours), truth, noise=self._noise(repeats, truth, pick))
+            of_part = judged(
+                sample.of(ours),
+                truth,
+                noise=self._noise(repeats, truth, pick),
+                resemblance=cache(partial(self._resemblance, part, sample.of(ours), truth, pick)),
+            )
             if of_part.verdict == "error":
                 return None
             rows = f"{len(sample.places)} of {sample.count} rows, the furthest among them"
             reason = f"rounding noise moves the precise result as far, seen in {rows}"
             return replace(judgement, verdict="warning", message=f"{judgement.message}; {reason}")
         return None
+
+    def _resemblance(
+        self, sides: BothSides, ours: torch.Tensor, truth: torch.Tensor, pick: Pick
+    ) -> Resemblance:
+        with self._watch.phase("noise"):
+            return resemblance_of(sides, ours, truth, lambda side: _of(side, pick))
 
     def _noise(self, repeats: Repeats, truth: torch.Tensor, pick: Pick) -> tuple[Runs, ...]:
         """Return the kinds of runs that may explain a result."""

@@ -20,7 +20,8 @@ from tensorprobe.errors import DumpError, RebuildError
 from tensorprobe.names import ApiCall
 from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.callables import parse_api_call
-from tensorprobe.precheck.check import CheckedCall, CheckedOutput, check_call
+from tensorprobe.precheck.check import check_call
+from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.columns import metric_cells
 from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.outcome import CallResult, OutputRow

@@ -33,8 +33,8 @@ def metric_cells(judgement: Judgement) -> tuple[str, ...]:
         _text(numbers.mean_relative),
         _text(numbers.nonfinite_wrong),
         _text(1 - numbers.within[0]),
-        # The share of absolute errors over a bound: we hold none against a fixed one.
-        "",
+        # Of the small values alone: relative to them an error says nothing.
+        _text(numbers.small_wrong),
         _text(numbers.ulp_max),
         _text(numbers.ulp_mean),
         _text(numbers.ulp_over),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tensorprobe.errors import ConfigError
 
-__all__ = ["open_device"]
+__all__ = ["describe_device", "open_device"]
 
 _ACCELERATORS = ("cuda", "npu", "xpu", "mps")
 
@@ -38,3 +40,16 @@ def open_device(name: str) -> torch.device:
         reason = str(err).splitlines()[0]
         raise ConfigError(f"the device {wanted!r} cannot be used here: {reason}") from err
     return device
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the name of a device with its number and, if it tells, what it is.
+
+    >>> describe_device(torch.device("cpu"))
+    'cpu'
+    """
+    numbered = torch.zeros(1, device=device).device
+    module: Any = getattr(torch, numbered.type, None)
+    if numbered.type == "cpu" or not hasattr(module, "get_device_name"):
+        return str(numbered)
+    return f"{numbered} {module.get_device_name(numbered)}"

@@ -23,6 +23,8 @@ __all__ = [
 ]
 
 # A right dropout is this many standard deviations off once in sixteen thousand calls.
+# What is kept is scaled by a number that may be rounded, and rounded then.
+_SCALE_ROUNDINGS = 4.0
 _DEVIATIONS = 4.0
 # Two draws from one distribution are further apart than this, in units of their sizes, once in a
 # million pairs (Kolmogorov and Smirnov).
@@ -57,6 +59,7 @@ def judge_dropout(
         return Judgement(
             "error", f"the shape is {list(result.shape)}, wanted {list(given.shape)}", excess=1e9
         )
+    dtype = result.dtype
     given, result = given.double(), result.double()
     living = given != 0
     count = int(living.sum())
@@ -75,8 +78,11 @@ def judge_dropout(
     kept = living & (result != 0)
     if bool(kept.any()) and probability < 1:
         expected = given[kept] / (1 - probability)
-        error = float(((result[kept] - expected).abs() / expected.abs()).max())
-        limit = 4 * rounding_unit(torch.bfloat16)
+        # Of the smallest numbers of a dtype a step is a large part.
+        step = float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+        beyond = ((result[kept] - expected).abs() - step).clamp_(min=0)
+        error = float(beyond.div_(expected.abs()).max())
+        limit = _SCALE_ROUNDINGS * rounding_unit(dtype)
         if error > limit:
             return Judgement(
                 "error",

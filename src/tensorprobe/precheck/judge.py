@@ -3,7 +3,7 @@
     equal ─► pass
     within the tolerance of its dtype and reduction length ─► pass
     else: no element further off than the next number of its dtype, towards it ─► warning
-    else: as sums that are kept in a half would be, and not larger or smaller as a whole ─► warning
+    else: as sums that are kept in a half would be, and other errors for other inputs ─► warning
     else: as far off as rounding noise moves the precise result ─► warning, else error
 
 The limits of the older tools (cosine over 0.99; 99.9 % of the elements of float16 and bfloat16
@@ -17,14 +17,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
+from tensorprobe.metrics.pair import PairNumbers
 from tensorprobe.precheck.measure import OutputNumbers, measure_output
 from tensorprobe.precheck.within_noise import NoiseLimits, lies_within_noise
 
-__all__ = ["Judgement", "Runs", "Verdict", "judge_output", "rounding_unit", "worst_verdict"]
+__all__ = [
+    "Judgement",
+    "Resemblance",
+    "Runs",
+    "Verdict",
+    "judge_output",
+    "rounding_unit",
+    "worst_verdict",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,18 @@ class Runs:
 
     make: Callable[[], Iterable[torch.Tensor | None]]
     may_drift: bool = True
+
+
+class Resemblance(NamedTuple):
+    """How the errors for several inputs resemble each other.
+
+    Attributes:
+        is_alike: whether they do; also where no other inputs can be tried.
+        shared_by: how many elements have a share in the errors; fewer if few of them have most.
+    """
+
+    is_alike: bool
+    shared_by: float
 
 
 Verdict = Literal["pass", "warning", "error", "SKIP"]
@@ -70,19 +91,18 @@ _MOST_ROUNDINGS = 64.0
 # Sums of halves are kept in float32.
 _SUM_UNIT = 2.0**-24
 _WIDEST = 2e-4
+# A larger rounding error leaves nothing of a number.
+_COARSEST = 0.25
 # Each rounding moves a number by half a step at most; a result and what it is made of are rounded.
 _TWO_ROUNDINGS = 1.0
 # How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
-_OWN_SUM = 0.6
-_MOST_OWN_SUM = 12.0
-# Where all elements err alike, none errs so many times as much.
-_OWN_SUM_ELEMENT = 8.0
+_OWN_SUM = 1.0
+_MOST_OWN_SUM = 24.0
 # In fewer elements errors do not cancel.
 _MANY = 16
-# The mean of errors that point both ways is a smaller share of their size than this, and so many of
-# them show it.
-_ONE_WAY = 0.25
-_MOST_SIGNS = 1 << 20
+# Errors that repeat for other inputs are no noise: of so many elements, if they are small.
+_FEWEST_ALIKE = 6
+_SMALL_FAULT = 0.03
 # One element may be this many times as far off as the whole.
 _ELEMENT = 4.0
 # A result may be this many times as far from the precise one as rounding noise moves that.
@@ -136,6 +156,7 @@ def judge_output(
     noise: Sequence[Runs] = (),
     computed_in: torch.dtype | None = None,
     is_gradient: bool = False,
+    resemblance: Callable[[], Resemblance] | None = None,
 ) -> Judgement:
     """Judge one output against the precise one.
 
@@ -147,6 +168,8 @@ def judge_output(
         computed_in: the dtype whose tolerance applies, if it is not the candidate's own: under
             autocast a float32 gradient comes out of a half.
         is_gradient: whether it came from the backward.
+        resemblance: says whether the device errs alike for other inputs, which rounding does not;
+            asked only when needed. Without it no sum in a half explains anything.
     """
     if candidate.shape != reference.shape:
         return Judgement(
@@ -166,7 +189,7 @@ def judge_output(
         return _judge_exactly(candidate, reference, noise)
     dtype = dtype if computed_in is None else computed_in
     numbers = measure_output(candidate, reference)
-    limit = _limit_of(dtype, length)
+    limit = _limit_of(dtype, length, _typical_size(numbers.pair))
     unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
     excess = _excess(numbers, limit)
     missed = _missed_limits(dtype, numbers)
@@ -184,10 +207,17 @@ def judge_output(
     if is_next and _is_rounded_twice(candidate, reference):
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
-    is_own_sum = _is_own_sum(dtype, numbers, length, is_gradient=is_gradient)
-    if is_own_sum and not _points_one_way(candidate, reference):
+    is_own_sum = _is_own_sum(dtype, numbers, length, limit, is_gradient=is_gradient)
+    if is_own_sum and resemblance is not None and not resemblance().is_alike:
         return judgement("warning", why, missed, f"a sum that is kept in {dtype} explains it")
-    if _is_noise(candidate, reference, dtype, noise):
+    is_noise = _is_noise(candidate, reference, dtype, noise)
+    if is_noise and dtype in _ROUNDINGS and resemblance is not None:
+        # Few elements may err alike because a step jumps or swallows another; then by much.
+        found = resemblance()
+        is_small = numbers.distance is not None and numbers.distance <= _SMALL_FAULT
+        needed = _FEWEST_ALIKE if is_small else _MANY
+        is_noise = not (found.is_alike and found.shared_by >= needed)
+    if is_noise:
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
     return judgement("error", why, missed)
 
@@ -219,9 +249,23 @@ def _judge_exactly(
     return Judgement("error", message, unequal=share, excess=math.inf)
 
 
-def _limit_of(dtype: torch.dtype, length: int) -> float:
-    """Return what the distance may be: some roundings, and the random walk of a sum."""
+def _typical_size(pair: PairNumbers) -> float:
+    """Return the root mean square of the reference's elements."""
+    count = max(pair.count - max(pair.candidate_nonfinite, pair.reference_nonfinite), 1)
+    return math.sqrt(pair.reference_squares / count) * pair.scales.reference
+
+
+def _limit_of(dtype: torch.dtype, length: int, typical: float) -> float:
+    """Return what the distance may be: some roundings, and the random walk of a sum.
+
+    Below the smallest normal number of the dtype a rounding error no longer shrinks with the
+    number: it is half of the smallest step.
+    """
     unit = rounding_unit(dtype)
+    limits = torch.finfo(dtype)
+    if 0 < typical < limits.smallest_normal:
+        coarse = min(limits.smallest_normal * limits.eps / 2 / typical, _COARSEST)
+        return _ROUNDINGS.get(dtype, _ROUNDINGS[torch.float16]) * max(unit, coarse)
     walk = math.sqrt(max(length, 1))
     if dtype in _ROUNDINGS:
         return _ROUNDINGS[dtype] * unit + 2 * walk * _SUM_UNIT
@@ -252,45 +296,21 @@ def _is_rounded_twice(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
 
 
 def _is_own_sum(
-    dtype: torch.dtype, numbers: OutputNumbers, length: int, *, is_gradient: bool
+    dtype: torch.dtype, numbers: OutputNumbers, length: int, limit: float, *, is_gradient: bool
 ) -> bool:
-    """Whether errors are those of sums that were rounded to a half after each addition.
+    """Whether errors may be those of sums that were rounded to a half after each addition.
 
-    Some kernels keep them so, as those of embeddings' and norms' gradients do on the CPU. Such
-    errors point both ways: a result that is too large or too small as a whole is no such sum. Few
-    elements do not show that; of those only gradients that are long sums may be some.
+    Some kernels keep them so, as those of embeddings' and norms' gradients do on the CPU. Of few
+    elements only gradients that are long sums may be some.
     """
-    pair, unit = numbers.pair, rounding_unit(dtype)
-    is_few = pair.count < _MANY
     if length <= 1 or dtype not in _ROUNDINGS or numbers.distance is None:
         return False
-    if is_few and not (is_gradient and length >= _MANY):
+    if numbers.pair.count < _MANY and not (is_gradient and length >= _MANY):
         return False
     walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
-    if numbers.distance > (_ROUNDINGS[dtype] + walk) * unit:
-        return False
-    single = _ELEMENT * _limit_of(dtype, length)
-    if numbers.worst > max(single, _OWN_SUM_ELEMENT * numbers.distance):
-        return False
-    if is_few:
-        return True
-    size = pair.reference_squares
-    drift = abs(pair.dot / size - 1) if size else math.inf
-    return drift <= _LEAST_DRIFT[dtype] * unit
-
-
-def _points_one_way(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Whether most errors have one sign, which those of rounding have not."""
-    step = max(1, candidate.numel() // _MOST_SIGNS)
-    ours, truth = (t.detach().reshape(-1)[::step] for t in (candidate, reference))
-    if ours.is_complex():
-        ours, truth = torch.view_as_real(ours), torch.view_as_real(truth)
-    error = ours.double() - truth.double()
-    error = error[torch.isfinite(error)]
-    if len(error) < _MANY:
-        return False
-    size = float(torch.linalg.vector_norm(error)) / math.sqrt(len(error))
-    return abs(float(error.mean())) > size * (_ONE_WAY + 4 / math.sqrt(len(error)))
+    allowed = limit + walk * rounding_unit(dtype)
+    # Not all elements are sums of as many numbers.
+    return numbers.distance <= allowed and numbers.worst <= _ELEMENT * allowed
 
 
 def _missed_limits(dtype: torch.dtype, numbers: OutputNumbers) -> str:
@@ -315,11 +335,12 @@ def _describe_excess(dtype: torch.dtype, numbers: OutputNumbers, limit: float, l
         )
     reasons = []
     if numbers.distance is not None and numbers.distance > limit:
-        reasons.append(f"distance {numbers.distance:.3g} is over {limit:.3g}")
+        reasons.append(f"the relative distance {numbers.distance:.3g} is over {limit:.3g}")
     if numbers.worst > _ELEMENT * limit:
         reasons.append(
-            f"element {pair.max_abs_index} is off by {pair.max_abs_error:.3g}: "
-            f"{numbers.worst:.3g} of its size is over {_ELEMENT * limit:.3g}"
+            f"an element is off by {numbers.worst:.3g} times its own and the typical magnitude "
+            f"together, over {_ELEMENT * limit:.3g} (the largest error, of element "
+            f"{pair.max_abs_index}, is {pair.max_abs_error:.3g})"
         )
     after = f" after sums of {length}" if length > 1 else ""
     return f"{' and '.join(reasons)}, the tolerance of {dtype}{after}"

@@ -56,7 +56,7 @@ class OutputNumbers:
         root_mean_square: of the errors.
         mean_relative: mean relative error where the reference is not 0.
         balance: how much more elements err to one side than to the other, 0 to 1.
-        small_wrong: share of the elements with a small reference that are wrong.
+        small_wrong: share of the elements with a small reference whose absolute error is too large.
         nonfinite_wrong: share of the elements whose non-finite value is not the reference's.
         ulp_max: largest error in units of the last place; None where the dtype has none.
         ulp_mean: mean error likewise.

@@ -14,6 +14,7 @@ of the number's bits, another one in each run and each time.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -162,7 +163,7 @@ def disturb(
     real = tensor.real.dtype if tensor.is_complex() else tensor.dtype
     if result_of is None:
         size = tensor.abs()
-        typical = size[torch.isfinite(size)].square().mean().sqrt().nan_to_num_(0.0)
+        typical = _typical_of(size)
         shift = _draw_errors(tensor, real, unit, generator) * typical
         tensor.add_(torch.where(size > 4 * unit * typical, shift, 0.0))
     if result_of is None or tensor.is_complex():
@@ -170,6 +171,15 @@ def disturb(
         return
     tensor.mul_(_errors(tensor, real, unit, generator).add_(1))
     _confine(tensor, result_of, real, generator)
+
+
+def _typical_of(size: torch.Tensor) -> torch.Tensor:
+    """Return the root mean square of the finite ones of some magnitudes."""
+    norm: torch.Tensor = torch.linalg.vector_norm(size)
+    if bool(torch.isfinite(norm)):
+        return norm / math.sqrt(size.numel())
+    # To leave some out takes a copy of all.
+    return size[torch.isfinite(size)].square().mean().sqrt().nan_to_num_(0.0)
 
 
 def _confine(

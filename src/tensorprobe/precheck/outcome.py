@@ -46,6 +46,7 @@ class CallResult:
         device_seconds: time in the call on the device, both ways.
         reference_seconds: time in the call on the reference side, both ways.
         phases: seconds of everything that was done, by phase; see `stopwatch`.
+        unread: what of the dump could not be read meanwhile.
     """
 
     name: str
@@ -57,6 +58,7 @@ class CallResult:
     device_seconds: float = 0.0
     reference_seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what `json` can write; `from_json` makes it a result again."""
@@ -71,4 +73,5 @@ class CallResult:
             OutputRow(name, reference, device, shape, tuple(cells), status, message)
             for name, reference, device, shape, cells, status, message in plain.pop("rows")
         )
+        plain["unread"] = tuple(plain["unread"])
         return cls(**plain, rows=tuple(rows))

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,6 +71,7 @@ def run_orders(
     jobs: int = 1,
     timeout: float,
     module: str = "tensorprobe.precheck.worker",
+    on_device: Callable[[str, str], None] | None = None,
 ) -> Generator[tuple[Order, Answer], None, None]:
     """Give orders to worker processes and yield each answer as it comes.
 
@@ -81,6 +82,8 @@ def run_orders(
         jobs: how many workers; at least one for each device.
         timeout: how many seconds one call may take.
         module: what a worker process runs.
+        on_device: told, of each worker that is ready, the device that it was given and the one that
+            it opened; what it raises ends the run.
 
     Raises:
         TensorprobeError: no worker can start.
@@ -102,7 +105,7 @@ def run_orders(
                 wait = min(worker.deadline(timeout) for worker in workers) - time.monotonic()
                 ready = [key.data for key, _ in selector.select(max(0.0, min(wait, 1.0)))]
                 for worker in list(workers):
-                    yield from worker.collect() if worker in ready else ()
+                    yield from worker.collect(on_device) if worker in ready else ()
                     is_late = time.monotonic() > worker.deadline(timeout)
                     if is_late:
                         worker.kill()
@@ -169,7 +172,9 @@ class _Worker:
             self.at_work.append(order)
             self._send({"part": order.part, "name": order.name, "loss": order.loss})
 
-    def collect(self) -> Iterator[tuple[Order, Answer]]:
+    def collect(
+        self, on_device: Callable[[str, str], None] | None
+    ) -> Iterator[tuple[Order, Answer]]:
         """Yield the results that have arrived."""
         data = os.read(self.answers, 1 << 16)
         if not data:
@@ -181,6 +186,8 @@ class _Worker:
             self._since = time.monotonic()
             if "ready" in message:
                 self._is_ready = True
+                if on_device is not None:
+                    on_device(self.settings["device"], message["device"])
             elif "failed" in message:
                 kind = getattr(errors, message.get("kind", ""), TensorprobeError)
                 is_ours = isinstance(kind, type) and issubclass(kind, TensorprobeError)
@@ -240,9 +247,10 @@ class _Worker:
         if culprit is not None and culprit.loss:
             yield culprit, Answer(None, f"{culprit.loss}; it could not be saved")
         elif culprit is not None:
+            # One that is late may have been dying, which takes its time on a busy machine.
             message = (
                 _cause_of_death(code)
-                if timeout is None
+                if timeout is None or code != -signal.SIGKILL
                 else f"no answer within {timeout:g} s, so its process was ended; "
                 "--timeout allows more"
             )

@@ -16,7 +16,7 @@ import torch
 
 from tensorprobe.errors import RebuildError
 from tensorprobe.precheck.callables import parse_api_call, path_of_function
-from tensorprobe.precheck.check import CheckedCall
+from tensorprobe.precheck.checked_call import CheckedCall
 from tensorprobe.store.tensor_bytes import write_whole_file
 
 __all__ = ["save_error"]

@@ -12,6 +12,7 @@ import csv
 import io
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +21,7 @@ from tensorprobe.errors import DumpError, ReportError
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.report.accuracy_titles import DETAIL_TITLES, RESULT_TITLES
 
-__all__ = ["ResultFiles", "make_folder", "stamp_of"]
+__all__ = ["ResultFiles", "make_folder", "new_stamp", "stamp_of"]
 
 # Spreadsheets take a file without it for another encoding.
 _MARK = "\ufeff"
@@ -46,6 +47,16 @@ def stamp_of(path: Path) -> str:
             f"{path} is no result of a pre-check; wanted accuracy_checking_result_*.csv"
         )
     return match["stamp"]
+
+
+def new_stamp(folder: Path) -> str:
+    """Return the time for the names of new results: that of now, or the next that is free."""
+    now = time.time()
+    while True:
+        stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now))
+        if not any(folder.glob(f"accuracy_checking_*_{stamp}.*")):
+            return stamp
+        now += 1
 
 
 def make_folder(folder: Path) -> None:
@@ -108,7 +119,7 @@ class ResultFiles:
             raise ReportError(
                 f"{err.filename or folder} cannot be written: {err.strerror}"
             ) from err
-        self._is_empty = not self.done
+        self._is_new = result_ends == [0]
         if not details_end:
             self._append(self._details, [DETAIL_TITLES], mark=_MARK)
         if not result_end:
@@ -120,14 +131,14 @@ class ResultFiles:
     def __exit__(self, *error: object) -> None:
         self._result.close()
         self._details.close()
-        if error[0] is not None and self._is_empty:
+        if error[0] is not None and self._is_new:
             # It failed before the first call: nobody wants to resume that.
             for path in (self.result_path, self.details_path):
                 path.unlink(missing_ok=True)
 
     def write(self, shown_name: str, result: CallResult) -> None:
         """Add one call: its details, then its verdict."""
-        self._is_empty = False
+        self._is_new = False
         rows = result.rows or (_row_of_whole(result),)
         self._append(self._details, [_detail_cells(row) for row in rows])
         verdicts = (shown_name, result.forward, result.backward or " ", result.message)

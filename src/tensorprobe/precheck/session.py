@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,8 @@ from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import PlannedCall, plan_calls
 from tensorprobe.precheck.pool import Answer, Order, run_orders
-from tensorprobe.precheck.results import ResultFiles, make_folder, stamp_of
+from tensorprobe.precheck.results import ResultFiles, make_folder, new_stamp, stamp_of
+from tensorprobe.precheck.run_record import RunRecord, Told, fingerprint
 from tensorprobe.records import Gap
 from tensorprobe.store import RankDump, open_dump
 
@@ -116,7 +117,8 @@ def precheck_dump(
     """Check every recorded call of a dump on its own; see `tensorprobe.precheck`.
 
     Raises:
-        DumpError: the dump or the result to resume cannot be read or used.
+        DumpError: the dump or the result to resume cannot be read or used, or that was begun for
+            another dump, data, seed or device.
         ConfigError: an option has a value that it cannot have, or no call fits; also `resume`
             with an `output_path` other than its folder.
         ReportError: a folder or file of the results cannot be written.
@@ -132,7 +134,7 @@ def precheck_dump(
         if (step is None or part.info.step == step) and (rank is None or part.info.rank == rank)
     ] or [opened.part(step=step, rank=rank)]
     folder = _folder_of(output_path, resume)
-    stamp = time.strftime("%Y%m%d%H%M%S") if resume is None else stamp_of(Path(resume))
+    stamp = new_stamp(folder) if resume is None else stamp_of(Path(resume))
     settings: dict[str, Any] = {
         "dump": str(place),
         "data": data or "auto",
@@ -144,11 +146,25 @@ def precheck_dump(
     plans = [plan_calls(part, include=include, exclude=exclude, dedupe=dedupe) for part in parts]
     if not any(plans):
         raise _nothing_to_check(dump, parts, include, exclude)
+    make_folder(folder)
     if save_errors is not None:
         make_folder(Path(save_errors))
+    told = Told(
+        str(place),
+        tuple((part.label, fingerprint(part)) for part in parts),
+        data or "auto",
+        seed,
+        jit_compile,
+    )
+    asked = list(devices) or ["auto"]
     seconds = [0.0, 0.0]
     phases: Counter[str] = Counter()
+    # By what is wrong, so that several workers report nothing twice.
+    unread: dict[str, Gap] = {}
     with ExitStack() as stack:
+        # Before the first row: whoever kills this must be able to resume it.
+        resumed = None if resume is None else Path(resume)
+        record = stack.enter_context(RunRecord(folder, stamp, told, asked, resumed))
         checked: dict[str, _Part] = {}
         for part, planned in zip(parts, plans, strict=True):
             label = part.label.replace("/", "_") if len(opened.parts) > 1 else ""
@@ -157,7 +173,12 @@ def precheck_dump(
         orders = [order for part in checked.values() for order in part.orders()]
         total = sum(len(part.planned) for part in checked.values())
         results = run_orders(
-            orders, settings, devices=list(devices) or ["auto"], jobs=jobs, timeout=timeout
+            orders,
+            settings,
+            devices=asked,
+            jobs=jobs,
+            timeout=timeout,
+            on_device=record.meet_device,
         )
         # Closed at once on any error: workers must not outlive it.
         for done, (order, answer) in enumerate(
@@ -165,6 +186,7 @@ def precheck_dump(
         ):
             result = _result_of(order, answer)
             checked[order.part].add(result)
+            unread.update((text, Gap(Path(order.part), text)) for text in result.unread)
             seconds[0] += result.device_seconds
             seconds[1] += result.reference_seconds
             phases.update(result.phases)
@@ -175,12 +197,18 @@ def precheck_dump(
         tuple(part.files.result_path for part in checked.values()),
         tuple(part.files.details_path for part in checked.values()),
         sum(call.stands_for for part in checked.values() for call in part.planned),
-        (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
+        (*opened.unopened, *_gaps_of(parts, unread)),
         time.monotonic() - start,
         seconds[0],
         seconds[1],
         dict(phases),
     )
+
+
+def _gaps_of(parts: Sequence[RankDump], unread: Mapping[str, Gap]) -> Iterator[Gap]:
+    known = {gap.problem: gap for part in parts for gap in part.known_gaps}
+    yield from known.values()
+    yield from (gap for problem, gap in unread.items() if problem not in known)
 
 
 def _result_of(order: Order, answer: Answer) -> CallResult:

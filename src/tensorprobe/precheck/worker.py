@@ -4,8 +4,8 @@
 
 `serve` is the loop of every such process, whatever it does with a call.
 
-Two pipes carry JSON lines. In: one line of settings, then names. Out: `{"ready": true}` or
-`{"failed": …}`, then a line for each name, and `{"bye": true}` before it ends by itself.
+Two pipes carry JSON lines. In: one line of settings, then names. Out: `{"ready": true, …}` with the
+device or `{"failed": …}`, then a line for each name, and `{"bye": true}` before it ends by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
@@ -36,10 +36,12 @@ class Task:
     Attributes:
         prepare: given an order, returns what answers it; that is called when its turn has come.
         is_alive: whether the next order can be taken; after some errors a device never answers.
+        device: the one that it opened, in words.
     """
 
     prepare: Callable[[dict[str, str]], Callable[[], Answer]]
     is_alive: Callable[[], bool]
+    device: str = ""
 
 
 def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
@@ -64,7 +66,7 @@ def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
         except (TensorprobeError, RuntimeError, ImportError) as err:
             _say(answers, {"failed": f"{err}", "kind": type(err).__name__})
             return
-        _say(answers, {"ready": True})
+        _say(answers, {"ready": True, "device": task.device})
         for answer in _answer_all(_Arriving(orders), task):
             _say(answers, answer)
             if not task.is_alive():
@@ -120,7 +122,7 @@ def _check_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.precheck.checker import Checker
-    from tensorprobe.precheck.devices import open_device
+    from tensorprobe.precheck.devices import describe_device, open_device
     from tensorprobe.precheck.outcome import CallResult
     from tensorprobe.precheck.rebuild import import_modules
     from tensorprobe.store import open_dump
@@ -155,6 +157,8 @@ def _check_calls(settings: dict[str, Any]) -> Task:
         for path, part in parts.items()
     }
 
+    told = dict.fromkeys(parts, 0)
+
     def prepare(order: dict[str, str]) -> Callable[[], Answer]:
         checker = checkers[order["part"]]
         prepared = checker.prepare(order["name"])
@@ -168,7 +172,11 @@ def _check_calls(settings: dict[str, Any]) -> Task:
             except Exception as err:  # noqa: BLE001 - it becomes the call's verdict
                 text = f"the check itself failed: {type(err).__name__}: {err}"
                 result = CallResult(order["name"], "SKIP", message=text)
-            return result.as_json()
+            # Said once, whichever call came upon it.
+            gaps = checker.part.known_gaps
+            unread = tuple(gap.problem for gap in gaps[told[order["part"]] :])
+            told[order["part"]] = len(gaps)
+            return replace(result, unread=unread).as_json()
 
         return check_it
 
@@ -183,7 +191,7 @@ def _check_calls(settings: dict[str, Any]) -> Task:
             return False
         return True
 
-    return Task(prepare, is_alive)
+    return Task(prepare, is_alive, describe_device(device))
 
 
 def warm_up(device: Any) -> None:

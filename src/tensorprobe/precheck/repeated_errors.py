@@ -1,0 +1,123 @@
+"""Whether a device errs alike for other inputs: a fault does, rounding does not.
+
+    inputs, moved a little; gradients, turned row by row ─► both sides again ─► errors ─► how much
+    they resemble each other, as they are and as shares of the results
+
+What a kernel rounds on its way is another matter for each input: where sums are kept in a half, the
+errors for two inputs have nothing to do with each other. A wrong factor, a wrong element, a wrong
+order of an approximation are there again. What a large term of a sum swallows is there again, too,
+until some of its terms point the other way: so the rows of the gradients that are sent back do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import torch
+
+from tensorprobe.precheck.both_sides import REFUSALS, BothSides
+from tensorprobe.precheck.judge import Resemblance
+from tensorprobe.precheck.side import Side
+
+__all__ = ["resemblance_of"]
+
+# Inputs get smaller by up to this share: many steps of any dtype, and still in its range.
+_MOVED = 1 / 16
+# The more elements share the errors, the fewer runs show whether they resemble each other.
+_RUNS = ((1024, 1), (16, 3), (0, 7))
+# Errors that have nothing to do with each other have a cosine near 0, those of a fault one near 1.
+_ALIKE = 0.5
+_ALIKE_IF_FEW = 0.9
+_FEW = 16
+# A result of so many times fewer elements than the gradients that are sent back is a sum over rows.
+_MANY_ROWS = 8
+
+
+def resemblance_of(
+    sides: BothSides,
+    candidate: torch.Tensor,
+    reference: torch.Tensor,
+    pick: Callable[[Side], torch.Tensor | None],
+) -> Resemblance:
+    """Say whether the errors of a result are there again where inputs are a little different.
+
+    Args:
+        sides: the call.
+        candidate: one of the device's results, on the CPU.
+        reference: the precise one.
+        pick: returns that result of a side, on the CPU.
+    """
+    given = (*sides.inputs(), *(sent for sent in sides.sent if sent is not None))
+    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in given):
+        return Resemblance(is_alike=True, shared_by=0.0)
+    first = _errors(candidate, reference)
+    shared = _shared_by(first[0])
+    errors = [first]
+    for number in range(next(runs for least, runs in _RUNS if shared >= least)):
+        moved = _moved_call(sides, sides.seed + number, candidate.numel())
+        try:
+            ours, theirs = map(pick, moved.run_both_again())
+        except REFUSALS:
+            continue
+        if ours is not None and theirs is not None and ours.shape == candidate.shape:
+            errors.append(_errors(ours, theirs))
+    if len(errors) == 1:
+        return Resemblance(is_alike=True, shared_by=0.0)
+    likeness = max(_mean_cosine(kind) for kind in zip(*errors, strict=True))
+    is_alike = likeness > (_ALIKE if shared >= _FEW else _ALIKE_IF_FEW)
+    return Resemblance(is_alike, shared)
+
+
+def _errors(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the error of each element, and its share of the element; those of few as of many."""
+    truth, error = theirs.detach().reshape(-1), ours.detach().reshape(-1)
+    if truth.is_complex():
+        truth, error = torch.view_as_real(truth), torch.view_as_real(error)
+    truth = truth.double().nan_to_num_(0.0, 0.0, 0.0)
+    error = error.double().sub_(truth).nan_to_num_(0.0, 0.0, 0.0)
+    squares = truth.square()
+    typical = squares.mean()
+    share = error * truth / (squares + typical) if float(typical) else error
+    return error, share
+
+
+def _shared_by(error: torch.Tensor) -> float:
+    """Return among how many elements an error is shared out: all, or those few that have most."""
+    squares = error.square()
+    fourth = float(squares.square().sum())
+    return float(squares.sum()) ** 2 / fourth if fourth else 0.0
+
+
+def _mean_cosine(errors: Sequence[torch.Tensor]) -> float:
+    """Return how much errors resemble each other, each with each."""
+    found = []
+    for one, other in combinations(errors, 2):
+        norms = float(torch.linalg.vector_norm(one) * torch.linalg.vector_norm(other))
+        found.append(float((one * other).sum()) / norms if norms else 0.0)
+    return sum(found) / len(found)
+
+
+def _moved_call(sides: BothSides, seed: int, size: int) -> BothSides:
+    """Return the call with similar inputs; for sums over many rows some of these are turned."""
+    moved = sides.part(lambda tensor: _move(tensor, seed))
+    generator = torch.Generator().manual_seed(seed)
+
+    def turn(gradient: torch.Tensor | None) -> torch.Tensor | None:
+        if gradient is None or gradient.ndim < 2 or gradient.numel() < _MANY_ROWS * size:
+            return gradient
+        rows = (*gradient.shape[:-1], 1)
+        return gradient * (torch.randint(0, 2, rows, generator=generator) * 2 - 1)
+
+    moved.sent = tuple(map(turn, moved.sent))
+    return moved
+
+
+def _move(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return a tensor of similar numbers; the same ones for the same seed."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor
+    generator = torch.Generator().manual_seed(seed + tensor.numel())
+    shrunk = 1 - _MOVED * torch.rand(tensor.shape, generator=generator)
+    wide = tensor.detach().to(torch.complex64 if tensor.is_complex() else torch.float32)
+    return (wide * shrunk).to(tensor.dtype)
