@@ -201,3 +201,19 @@ def test_a_gradient_that_is_only_spread_has_nothing_that_cancels(tmp_path: Path)
     answer = blame(run("candidate", 0.5), run("reference", 1.0))
     assert answer.culprit == "Tensor.mean.0.backward"
     assert answer.first is not None and answer.first.cause.kind == "scale"
+
+
+def test_a_call_of_which_only_one_result_moved_does_not_work_in_fewer_bits(tmp_path: Path) -> None:
+    """The first product of a run may show TF32, which moves all that a call returns."""
+
+    def record(folder: Path, *results: TensorValue) -> Path:
+        given = (sized(1.0), sized(1.0))
+        with DumpWriter(folder, DumpInfo(level="L1")) as writer:
+            writer.write(CallRecord("VF.lstm.0.forward", inputs=given, kwargs={}, outputs=results))
+        return folder
+
+    reference = record(tmp_path / "reference", sized(2.0), sized(3.0))
+    one = record(tmp_path / "one", sized(2.0002), sized(3.0))
+    both = record(tmp_path / "both", sized(2.0002), sized(3.0003))
+    assert blame(one, reference).culprit == "VF.lstm.0.forward"
+    assert blame(both, reference).culprit is None
