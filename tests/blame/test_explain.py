@@ -231,3 +231,19 @@ def test_float16_keeps_fewer_bits_of_what_is_too_small_to_be_normal(tmp_path: Pa
         reference = write(tmp_path / "c", [(name, *scaled)])
         candidate = write(tmp_path / "d", [(name, scaled[0], replace(scaled[1], norm=1e4 * norm))])
         assert blame(candidate, reference).culprit == name
+
+
+def test_a_call_of_which_only_one_result_moved_does_not_work_in_fewer_bits(tmp_path: Path) -> None:
+    """The first product of a run may show TF32, which moves all that a call returns."""
+
+    def record(folder: Path, *results: TensorValue) -> Path:
+        given = (sized(1.0), sized(1.0))
+        with DumpWriter(folder, DumpInfo(level="L1")) as writer:
+            writer.write(CallRecord("VF.lstm.0.forward", inputs=given, kwargs={}, outputs=results))
+        return folder
+
+    reference = record(tmp_path / "reference", sized(2.0), sized(3.0))
+    one = record(tmp_path / "one", sized(2.0002), sized(3.0))
+    both = record(tmp_path / "both", sized(2.0002), sized(3.0003))
+    assert blame(one, reference).culprit == "VF.lstm.0.forward"
+    assert blame(both, reference).culprit is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,16 @@ def split(
         call,
         (
             OutputSplit(
-                "output.0", "torch.bfloat16", 4096, False, False, (2.0**-8,), mine, theirs, 0.0, 0.0
+                "output.0",
+                "torch.bfloat16",
+                (64, 64),
+                False,
+                False,
+                (2.0**-8,),
+                mine,
+                theirs,
+                0.0,
+                0.0,
             ),
         ),
     )
@@ -86,3 +96,46 @@ def test_peers_without_any_error_make_no_floor_of_nothing() -> None:
     (found,) = find_suspicions(splits)
     assert found.measure == "peers"
     assert found.times == pytest.approx(20)
+
+
+def test_channels_that_are_scaled_by_one_rounded_number_have_factors_by_chance() -> None:
+    """A batch norm rounds 8 factors, however many elements its 8 channels have."""
+    for name, is_found in (("gelu", True), ("batch_norm", False)):
+        splits = [
+            _single(split(f"Functional.{name}.{n}.backward", 1e-4, 1.0), (4, 8, 5, 5))
+            for n in range(4)
+        ]
+        splits[2] = _single(split(f"Functional.{name}.2.backward", 0.0026, 1.0), (4, 8, 5, 5))
+        assert [item.measure for item in find_suspicions(splits)] == ["factor"] * is_found
+
+
+def cut_off(result: torch.Tensor, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    exact = torch.addmm(*(arg.float() for arg in args))
+    return (exact.view(torch.int32) & ~0xFFFF).view(torch.float32).bfloat16()
+
+
+def test_few_elements_that_are_cut_off_are_found_by_the_bound_of_each(tmp_path: Path) -> None:
+    """28 elements are too few for a norm, but rounding to nearest keeps each within half a unit."""
+
+    def record(folder: Path, kernels: Kernels) -> Path:
+        torch.manual_seed(3)
+        model = nn.Sequential(*(nn.Linear(24, size) for size in (24, 24, 7))).bfloat16()
+        debugger = PrecisionDebugger(task="tensor", dump_path=str(folder), level="L1")
+        debugger.start(model)
+        with kernels:
+            model(torch.randn(4, 24).bfloat16())
+        debugger.stop()
+        debugger.step()
+        debugger.close()
+        return folder
+
+    reference = record(tmp_path / "reference", Kernels())
+    candidate = record(tmp_path / "candidate", Kernels(aten.addmm, 2, cut_off))
+    first = blame(candidate, reference).first
+    assert first is not None
+    assert (first.call, first.cause.kind) == ("Functional.linear.2.forward", "precision")
+
+
+def _single(found: CallSplit, shape: tuple[int, ...]) -> CallSplit:
+    outputs = (replace(item, shape=shape, dtype="torch.float32") for item in found.outputs)
+    return replace(found, outputs=tuple(outputs))

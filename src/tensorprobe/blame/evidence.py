@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ class OutputSplit:
     Attributes:
         place: `output.0`.
         dtype: of the candidate's result.
-        count: its elements.
+        shape: likewise.
         exact: whether it must agree bit for bit.
         once: whether a sound kernel rounds it once, at the end.
         roundoffs: what the operation may work in; `peaks` and `levels` are in this order.
@@ -67,7 +68,7 @@ class OutputSplit:
 
     place: str
     dtype: str
-    count: int
+    shape: tuple[int, ...]
     exact: bool
     once: bool
     roundoffs: tuple[float, ...]
@@ -75,6 +76,11 @@ class OutputSplit:
     reference: MadeHere
     inherited: float
     total: float
+
+    @property
+    def count(self) -> int:
+        """Return how many elements the result has."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

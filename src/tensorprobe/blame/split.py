@@ -314,7 +314,7 @@ def _split_exact(
     return OutputSplit(
         job.place,
         str(got.dtype),
-        got.numel(),
+        tuple(got.shape),
         True,
         True,
         (0.0,),
@@ -347,7 +347,7 @@ def _split_shapes(
     wrong = MadeHere(math.inf, (math.inf,), (math.inf,), unequal=count or 1, spikes=count)
     made = MadeHere() if fits[0] else wrong
     return OutputSplit(
-        place, mine.dtype, count, True, True, (0.0,), made, MadeHere(), math.inf, math.inf
+        place, mine.dtype, mine.shape, True, True, (0.0,), made, MadeHere(), math.inf, math.inf
     )
 
 
@@ -378,7 +378,7 @@ def _split_rounded(
     return OutputSplit(
         job.place,
         str(got.dtype),
-        got.numel(),
+        tuple(got.shape),
         False,
         rounds_once(job.operation, job.phase),
         roundoffs,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tensorprobe.blame.agreement import significant_bits
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
-from tensorprobe.blame.operations import MATRIX, operation_of
+from tensorprobe.blame.operations import MATRIX, NORMS, operation_of
 from tensorprobe.blame.order import Phase, forward_name, phase_of
 
 __all__ = ["Suspicion", "find_suspicions", "working_index"]
@@ -85,12 +85,14 @@ def find_suspicions(splits: Sequence[CallSplit]) -> list[Suspicion]:
 
 
 class _Peer(NamedTuple):
-    """What one call's result shows: levels and common factors of the errors of both sides."""
+    """What one call's result shows: levels, common factors and peaks of both sides' errors."""
 
     call: str
+    elements: int
     level: float
     other_level: float
     factor: float
+    peak: float
 
 
 _Family = tuple[str, str]
@@ -145,16 +147,19 @@ def _collect_levels(
     found: dict[_Kind, list[_Peer]] = {}
     for split in splits:
         for output in split.outputs:
-            if output.exact or output.count < _MANY:
+            if output.exact:
                 continue
             index = _index(split.name, output, working)
             theirs = output.reference.levels
+            other = min(index, len(theirs) - 1)
             found.setdefault(_kind(split.name, output), []).append(
                 _Peer(
                     split.name,
+                    output.count,
                     output.candidate.levels[index],
-                    theirs[min(index, len(theirs) - 1)],
+                    theirs[other],
                     max(abs(output.candidate.scale), abs(output.reference.scale)),
+                    max(output.candidate.peaks[index], output.reference.peaks[other]),
                 )
             )
     return found
@@ -184,16 +189,22 @@ def _suspect(
         found.append((peak, "peak"))
     if many and level > _LEVEL * max(1.0, other_level):
         found.append((level, "level"))
-    others = [peer for peer in peers.get(_kind(name, output), []) if peer.call != name]
+    calls = [peer for peer in peers.get(_kind(name, output), []) if peer.call != name]
+    others = [peer for peer in calls if peer.elements >= _MANY]
     usual = statistics.median(peer.level for peer in others) if others else 0.0
     is_short = output.once and output.roundoffs[0] < 2.0 ** -significant_bits(output.dtype)
     if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level, usual):
         found.append((level, "once"))
+    if not many and is_short and index == 0 and len(calls) >= _ENOUGH_PEERS:
+        # Too few for a norm; but of what is rounded once not one element is beyond its bound.
+        most = max([1.0, other_peak, *(peer.peak for peer in calls)])
+        if peak > _ONCE * most:
+            found.append((peak, "once"))
     if many and len(others) >= _ENOUGH_PEERS:
         most = max([other_level, *(max(peer.level, peer.other_level) for peer in others)])
         if level > _LEAST and level > _PEERS * most:
             found.append((level / max(most, _QUIET), "peers"))
-        factor = _judge_factor(output, level, [peer.factor for peer in others])
+        factor = _judge_factor(name, output, level, [peer.factor for peer in others])
         if factor > _FACTOR:
             found.append((factor, "factor"))
     if not found:
@@ -202,7 +213,7 @@ def _suspect(
     return Suspicion(name, output, times, measure, index)
 
 
-def _judge_factor(output: OutputSplit, level: float, others: Sequence[float]) -> float:
+def _judge_factor(name: str, output: OutputSplit, level: float, others: Sequence[float]) -> float:
     """Return how many times the common factor of a result's errors is above what is usual."""
     mine = abs(output.candidate.scale)
     if not level or not math.isfinite(output.candidate.relative):
@@ -210,5 +221,21 @@ def _judge_factor(output: OutputSplit, level: float, others: Sequence[float]) ->
     expected = output.candidate.relative / level
     if mine < _LEAST_FACTOR * expected:
         return 0.0
-    by_chance = _DEVIATIONS * expected / math.sqrt(output.count)
+    bits = significant_bits(output.dtype)
+    # Kernels of short types keep what is shared in float32.
+    shared = min(1.0, 2.0 ** (bits - 24)) / math.sqrt(_count_shared(name, output))
+    by_chance = _DEVIATIONS * expected * math.hypot(1 / math.sqrt(output.count), shared)
     return mine / max(by_chance, abs(output.reference.scale), *others)
+
+
+def _count_shared(name: str, output: OutputSplit) -> int:
+    """Return how many parts of a result share no rounding.
+
+    A norm divides each row, channel or group by one number.
+    """
+    operation, shape = operation_of(name), output.shape
+    if operation not in NORMS or len(shape) < 2:
+        return output.count
+    if operation in ("layer_norm", "rms_norm"):
+        return output.count // shape[-1]
+    return {"batch_norm": shape[1], "group_norm": shape[0]}.get(operation, shape[0] * shape[1])

@@ -125,6 +125,10 @@ class Walk:
                 if operation_of(pair.name) in MANY_STEPS:
                     continue  # Libraries choose for recurrent networks on their own.
                 return 0.0
+            if any(
+                output.value == 0 and is_float(output.candidate) for output in agreement.outputs
+            ):
+                return 0.0  # Operands of fewer bits move all that a call returns.
             found = explain_call(pair, agreement, None, Background(), TF32)
             return TF32 if found is None else 0.0
         return 0.0
