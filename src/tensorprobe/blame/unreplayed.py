@@ -65,7 +65,7 @@ def measure_unreplayed(
     return OutputSplit(
         output.place,
         mine.dtype,
-        shape.count,
+        mine.shape,
         operation_of(call) in EXACT and phase == "forward",
         False,
         (0.0,),
