@@ -216,3 +216,11 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["blame", "--help"])
     assert "tensorprobe blame dump_npu/ dump_gpu/ --top 10" in capsys.readouterr().out
+
+
+def test_the_help_runs_no_proof_that_may_not_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["blame", "--help"])
+    text = capsys.readouterr().out
+    assert "--repro proof/" in text
+    assert "&&" not in text

@@ -66,3 +66,38 @@ def test_calls_of_one_change_are_told_once(tmp_path: Path) -> None:
     plain = capture(tmp_path / "plain", "tensor", hides_last=False)
     masked = capture(tmp_path / "masked", "tensor", hides_last=True)
     assert len(blame(masked, plain).accused) == 1
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_another_activation_is_named_though_the_ends_hardly_differ(
+    task: str, tmp_path: Path
+) -> None:
+    def train(name: str, *, is_exact: bool) -> Path:
+        torch.manual_seed(0)
+        first, second = nn.Linear(16, 64), nn.Linear(64, 16)
+        weight, data = nn.Parameter(torch.randn(16, 4)), torch.randn(32, 16)
+        with PrecisionDebugger(dump_path=str(tmp_path / name), task=task):
+            x = first(data)
+            cubed = 0.7978845608 * (x + 0.044715 * torch.pow(x, 3))
+            x = functional.gelu(x) if is_exact else 0.5 * x * (1 + torch.tanh(cubed))
+            loss = torch.addmm(torch.ones(4), torch.tanh(second(x)), weight).mean() * 1e-4 + 1
+            loss.backward()
+        return tmp_path / name
+
+    answer = blame(train("candidate", is_exact=True), train("reference", is_exact=False))
+    assert answer.culprit == "Functional.gelu.0.forward"
+
+
+def test_a_change_in_place_is_told_once(tmp_path: Path) -> None:
+    def run(name: str, factor: float) -> Path:
+        torch.manual_seed(0)
+        layer, data = nn.Linear(8, 8), torch.randn(4, 8)
+        with PrecisionDebugger(dump_path=str(tmp_path / name), task="tensor"):
+            hidden = functional.gelu(layer(data))
+            if factor != 1:
+                hidden.data.mul_(factor)
+            functional.silu(hidden.detach().clone())
+        return tmp_path / name
+
+    answer = blame(run("candidate", 1.01), run("reference", 1.0))
+    assert [accused.cause.kind for accused in answer.accused] == ["extra call"]

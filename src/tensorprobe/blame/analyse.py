@@ -185,7 +185,7 @@ def analyse_rank(
     suspicions = {found.call: found for found in find_suspicions(list(splits.values()))}
     raised = {key: index for key, index in working_index(splits.values()).items() if index}
     work = TF32 if ("matrix products", "torch.float32") in raised else walk.work
-    suspects = _collect(pairs, agreements, walk, splits, suspicions, start, work)
+    suspects = _collect(pairs, agreements, links, walk, splits, suspicions, start, work)
     suspects = _name_gradients(suspects, pairs, ours, theirs)
     suspects = _name_movers(suspects, pairs, agreements, links, theirs)
     if _may_have_gap(suspects, effort):
@@ -295,6 +295,7 @@ def _settled_position(pairs: Sequence[CallPair], walk: Walk, start: StartDiffere
 def _collect(
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
+    links: Links,
     walk: Walk,
     splits: Mapping[str, CallSplit],
     suspicions: Mapping[str, Suspicion],
@@ -305,7 +306,7 @@ def _collect(
     states = {use.call: distance for use, distance in start.places} if start.kind == "state" else {}
     found: list[Suspect] = []
     kinds = kinds_of_both(pairs)
-    consequences = find_consequences(pairs, agreements, walk.before_place, walk.work)
+    consequences = find_consequences(pairs, agreements, links, walk.before_place, walk.work)
     for pair in pairs:
         where = (pair.name, pair.position, pair.phase)
         if pair.candidate is None or pair.reference is None:

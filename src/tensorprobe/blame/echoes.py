@@ -20,7 +20,8 @@ from tensorprobe.blame.agreement import (
     statistics_key,
 )
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
-from tensorprobe.blame.order import forward_name
+from tensorprobe.blame.evidence import results_of
+from tensorprobe.blame.order import forward_name, stretch_around
 from tensorprobe.blame.ranks import RankSuspect
 from tensorprobe.errors import NameFormatError
 from tensorprobe.store import RankDump
@@ -47,17 +48,34 @@ def drop_echoes(ordered: Sequence[RankSuspect]) -> list[RankSuspect]:
             entry.suspect.call in around
             or _is_way_back(entry, first)
             or not results.isdisjoint(_results(entry))
+            or _is_where_it_shows(entry, first)
         )
         if not (is_same_rank and is_echo) and not _may_be_victim(entry):
             kept.append(entry)
     return kept
 
 
+def _is_where_it_shows(entry: RankSuspect, first: RankSuspect) -> bool:
+    """Whether a copy only shows what a call that one run alone makes has changed in place."""
+    if first.suspect.lone is None or entry.suspect.measure != "exact":
+        return False
+    follower = first.suspect.lone.follower
+    last = next(p.position for p in first.analysis.pairs if follower.startswith(f"{p.name}."))
+    return first.suspect.position < entry.suspect.position <= last
+
+
 def _results(entry: RankSuspect) -> set[StatisticsKey]:
     """Return what identifies the results of a suspect's call: calls may share an autograd node."""
-    agreement = entry.analysis.agreements.get(entry.suspect.call)
-    outputs = () if agreement is None else agreement.outputs
-    keys = (statistics_key(output.candidate) for output in outputs if is_float(output.candidate))
+    suspect, analysis = entry.suspect, entry.analysis
+    if suspect.basis == "sequence":
+        # What calls that only one run makes give, in place say, may be recorded of others, too.
+        stretch = stretch_around(suspect.position, analysis.pairs)
+        calls = [pair.candidate or pair.reference for pair in stretch]
+        values = [v for call in calls if call is not None for v in results_of(call)]
+    else:
+        agreement = analysis.agreements.get(suspect.call)
+        values = [] if agreement is None else [d.candidate for d in agreement.outputs]
+    keys = (statistics_key(value) for value in values if value is not None and is_float(value))
     return {key for key in keys if key is not None}
 
 

@@ -29,19 +29,16 @@ from tensorprobe.blame.agreement import (
     largest_element,
     significant_bits,
 )
+from tensorprobe.blame.gain import PRODUCTS, count_terms, find_gain, root_mean_square, top_of
 from tensorprobe.blame.operations import (
-    ADDING,
-    AVERAGING,
     EXACT,
     EXPONENTIALS,
     GATES,
     MANY_STEPS,
     MATRIX,
-    NORMS,
     PLACES_ALONE,
     RANDOM,
     ROUNDED_ONCE,
-    SCALING,
     WITH_PLACES,
     is_compound,
     operation_of,
@@ -66,9 +63,6 @@ _FACTOR = 4.0
 _FEW_BITS = 11
 _SMALLEST_FLOAT16 = 2.0**-24
 _MANY = 32
-# Rows of a matrix differ in size; four standard deviations cover their tails.
-_TAILS = 4.0
-_PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +188,8 @@ def _explain(
         return None
     own = max(2.0 ** -_fewest_bits(output, given, saved), *map(underflow, (output, *given)))
     accumulate = min(own, 2.0**-24)
-    terms = _count_terms(operation, output, given, saved)
-    gain = _gain(operation, output, given, saved, terms)
+    terms = count_terms(operation, output, given, saved)
+    gain = find_gain(operation, output, given, saved, terms)
     roundings = (2 + math.sqrt(terms)) * accumulate * gain
     if operation in ROUNDED_ONCE or operation in EXACT:
         roundings += 2 * own
@@ -246,7 +240,7 @@ def _passed_on(operation: str, distance: Distance) -> float:
     size = largest_element(distance.reference)
     if operation not in EXPONENTIALS or not size or not math.isfinite(distance.value):
         return distance.value
-    return distance.value * max(1.0, size / max(1.0, _top(distance)))
+    return distance.value * max(1.0, size / max(1.0, top_of(distance)))
 
 
 def _is_other_copy(operation: str, output: Distance, given: Sequence[Distance]) -> bool:
@@ -322,7 +316,7 @@ def _explain_averages(
     shares = (carrying / math.sqrt(count) / independent, 1 / min(carrying, independent))
     # What all elements have in common goes through a product as it is; cancellation raises only
     # what goes its own way.
-    is_linear = phase == "backward" or operation in _PRODUCTS
+    is_linear = phase == "backward" or operation in PRODUCTS
     common = passed if is_linear else gain * passed
     carried = max(common, gain * max(inherited / math.sqrt(rows), background.of_average(count)))
     worst = allowed = 0.0
@@ -395,124 +389,5 @@ def underflow(distance: Distance) -> float:
     """
     if "torch.float16" not in (distance.candidate.dtype, distance.reference.dtype):
         return 0.0
-    size = _root_mean_square(distance)
+    size = root_mean_square(distance)
     return min(1.0, _SMALLEST_FLOAT16 / 2 / size) if size else 0.0
-
-
-def _count_terms(
-    operation: str, output: Distance, given: Sequence[Distance], saved: Sequence[Distance]
-) -> float:
-    count = max(1, math.prod(output.candidate.shape))
-    sizes = sorted((math.prod(d.candidate.shape) for d in (*given, *saved)), reverse=True)
-    if not sizes:
-        return 1.0
-    reduced = sizes[0] / count
-    if operation in MATRIX and len(sizes) > 1:
-        return max(1.0, reduced, math.sqrt(sizes[0] * sizes[1] / count))
-    longest = max((max(d.candidate.shape, default=1) for d in (*given, *saved)), default=1)
-    return max(1.0, reduced, float(longest))
-
-
-def _gain(
-    operation: str,
-    output: Distance,
-    given: Sequence[Distance],
-    saved: Sequence[Distance],
-    terms: float,
-) -> float:
-    """Return how much larger what goes into a result is than the result itself, at least 1."""
-    size = largest_element(output.reference)
-    floats = [d for d in given if is_float(d.reference)]
-    if not size or not floats:
-        return 1.0
-    if operation in MATRIX:
-        return max(1.0, _product_size(output, floats, saved, terms) / size)
-    if _only_scales(operation, output, floats, saved):
-        return 1.0
-    sizes = sorted((largest_element(d.reference) for d in floats), reverse=True)
-    summed = sizes[0]
-    if operation in NORMS and not saved:
-        # What is taken off is in the result no more, what is left is divided by its spread.
-        spread = _deviation(floats[0])
-        summed *= max([1.0, *sizes[1:]]) / spread if spread else 1.0
-    elif operation in EXPONENTIALS and not saved:
-        # A change of an exponent is a relative change of the result; what is masked has none.
-        summed = size * max(1.0, _top(floats[0]))
-    elif operation in _PRODUCTS:
-        summed *= max([*sizes[1:], *(largest_element(d.reference) for d in saved)], default=1.0)
-    elif saved:
-        summed *= _saved_size(operation, saved)
-    # A gradient that is summed over what was broadcast.
-    count = max(1, math.prod(output.candidate.shape))
-    most = max((math.prod(d.candidate.shape) for d in given), default=1)
-    if most > count:
-        summed *= math.sqrt(most / count)
-    return max(1.0, summed / size)
-
-
-def _saved_size(operation: str, saved: Sequence[Distance]) -> float:
-    """Return the size of what a gradient is multiplied with.
-
-    A sum hands gradients on as they are, and the gradient of a power is told by the result: what a
-    mask has pushed far below is in neither.
-    """
-    if operation in ADDING:
-        return 1.0
-    is_told = operation in EXPONENTIALS
-    counting = [d for d in saved if not is_told or d.place.startswith("output")]
-    return max([1.0, *(largest_element(d.reference) for d in counting if is_float(d.reference))])
-
-
-def _only_scales(
-    operation: str, output: Distance, floats: Sequence[Distance], saved: Sequence[Distance]
-) -> bool:
-    """Whether a result is its one input times a number, spread over more elements or not.
-
-    Its size then tells the number, and nothing has cancelled.
-    """
-    if operation in SCALING:
-        tensors = [d for d in saved or floats if is_float(d.reference)]
-        return sum(d.place.startswith("input") for d in tensors) == 1
-    if operation in AVERAGING and saved:
-        return math.prod(output.candidate.shape) >= math.prod(floats[0].candidate.shape)
-    return False
-
-
-def _product_size(
-    output: Distance, floats: Sequence[Distance], saved: Sequence[Distance], terms: float
-) -> float:
-    """Return the size of what an element of a matrix product sums, cancellation left out."""
-    factors = [_root_mean_square(d) for d in floats]
-    if saved:
-        # A gradient is a product of what arrived with the argument that it is not the gradient of.
-        count = math.prod(output.candidate.shape)
-        others = [d for d in saved if is_float(d.reference) and d.place.startswith("input")]
-        partners = [d for d in others if math.prod(d.candidate.shape) != count] or others
-        partner = max((_root_mean_square(d) for d in partners), default=1.0)
-        # That of a bias is the sum of what arrived.
-        factors = [*factors[:1], partner if len(output.candidate.shape) > 1 else max(1.0, partner)]
-    product = math.prod(sorted(factors, reverse=True)[:2])
-    return _TAILS * math.sqrt(terms) * product
-
-
-def _top(distance: Distance) -> float:
-    """Return the size of a tensor's maximum: the exponents that a sum of powers is made of."""
-    maximum = distance.reference.max
-    top = largest_element(distance.reference) if maximum is None else abs(float(maximum))
-    return top if math.isfinite(top) else 1.0
-
-
-def _deviation(distance: Distance) -> float:
-    """Return the standard deviation of a tensor's elements, 0 if its statistics do not tell."""
-    value = distance.reference
-    if value.norm is None or value.mean is None:
-        return 0.0
-    square = _root_mean_square(distance) ** 2 - float(value.mean) ** 2
-    return math.sqrt(square) if math.isfinite(square) and square > 0 else 0.0
-
-
-def _root_mean_square(distance: Distance) -> float:
-    value = distance.reference
-    norm = 0.0 if value.norm is None else float(value.norm)
-    count = max(1, math.prod(value.shape))
-    return norm / math.sqrt(count) if math.isfinite(norm) else largest_element(value)

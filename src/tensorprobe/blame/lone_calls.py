@@ -21,6 +21,7 @@ from tensorprobe.blame.agreement import (
     significant_bits,
     statistics_key,
 )
+from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.start import is_parameter
 from tensorprobe.names import is_parameter_gradients
@@ -53,6 +54,7 @@ class LoneCall:
 def find_consequences(
     pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
+    links: Links,
     backgrounds: Mapping[int, float],
     work: float,
 ) -> Consequences:
@@ -61,6 +63,7 @@ def find_consequences(
     Args:
         pairs: all calls, in the order of the run.
         agreements: their distances.
+        links: where tensors of the trusted run come from.
         backgrounds: the distance that is usual before each place of the run.
         work: the roundoff that matrix products of this run work in, 0 for their own.
     """
@@ -73,8 +76,11 @@ def find_consequences(
     first = next(pair for pair in pairs if pair.candidate is None or pair.reference is None)
     noise = _BEYOND_NOISE * max(backgrounds[first.position], work)
     for pair in both:
-        if pair.phase == "forward" and _is_given_other(pair, agreements[pair.name].inputs, noise):
-            return "inside"
+        if pair.phase == "forward":
+            inputs = agreements[pair.name].inputs
+            learnt = {d.place for d in inputs if _is_learnt(pair, d, links)}
+            if learnt and _is_given_other(inputs, learnt, noise):
+                return "inside"
     return "none"
 
 
@@ -100,17 +106,26 @@ def _norm(distance: Distance) -> float:
     return float(norm) if norm is not None and math.isfinite(norm) else math.inf
 
 
-def _is_given_other(pair: CallPair, inputs: Sequence[Distance], noise: float) -> bool:
+def _is_learnt(pair: CallPair, distance: Distance, links: Links) -> bool:
+    """Whether an input is a parameter: by its place, or as no call made it and it is trained."""
+    if is_parameter(pair, distance):
+        return True
+    assert pair.reference is not None
+    use = Use(pair.reference.name, distance.place)
+    is_made = pair.name.startswith("Module.") or use not in links.external
+    return bool(distance.reference.requires_grad) and not is_made
+
+
+def _is_given_other(inputs: Sequence[Distance], learnt: Collection[str], noise: float) -> bool:
     """Whether a call uses parameters that agree, and is given values to use them on that do not."""
-    parameters = [distance for distance in inputs if is_parameter(pair, distance)]
-    if not parameters or any(distance.value != 0 for distance in parameters):
+    if any(distance.value != 0 for distance in inputs if distance.place in learnt):
         return False
     return any(
         is_float(distance.candidate)
         and distance.basis != "shape"
         and distance.value > max(_SAME_GRADIENT * _roundoff(distance), noise)
         for distance in inputs
-        if not is_parameter(pair, distance)
+        if distance.place not in learnt
     )
 
 
