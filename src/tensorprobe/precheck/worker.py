@@ -10,6 +10,7 @@ device or `{"failed": …}`, then a line for each name, and `{"bye": true}` befo
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -66,6 +67,8 @@ def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
         except (TensorprobeError, RuntimeError, ImportError) as err:
             _say(answers, {"failed": f"{err}", "kind": type(err).__name__})
             return
+        # Torch's half a million objects stay; looking through them again and again takes time.
+        gc.freeze()
         _say(answers, {"ready": True, "device": task.device})
         for answer in _answer_all(_Arriving(orders), task):
             _say(answers, answer)
