@@ -47,7 +47,14 @@ from tensorprobe.blame.operations import (
 )
 from tensorprobe.blame.order import CallPair
 
-__all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions"]
+__all__ = [
+    "Background",
+    "Unexplained",
+    "count_rows",
+    "explain_call",
+    "measure_gain",
+    "resolutions",
+]
 
 # What is allowed is an estimate from a few numbers for each tensor: statistics of noise alone stay
 # below 2 of it. A module is many steps, each of which may be eight times off the other way.
@@ -58,6 +65,8 @@ _AVERAGE_SLACK = 2.0
 # Of inputs that are so far apart there is nothing that a result has to be.
 _UNLIKE = 0.2
 _TIMES_NOISE = 10.0
+# Beyond so many times the usual noise an input's statistics tell of elements that are others.
+_TURNED = 64.0
 # Beyond so many terms (the root of it) kernels sum in parts.
 _LONGEST_SUM = 64
 # A factor is told by that many times what it may be off, from so many elements of so few bits.
@@ -209,6 +218,9 @@ def _explain(
     carried = max(inherited, background.value, work)
     if output.basis == "statistics":
         carried = max(carried, hidden)
+        if pair.phase == "backward" and inherited > _TURNED * max(background.value, own, work):
+            # Not noise: a share of the elements has turned over, which moves the whole by its root.
+            carried = max(carried, math.sqrt(inherited))
     allowed = slack * (roundings + gain * carried)
     if output.basis == "statistics":
         allowed += _summing_error(output)
@@ -379,6 +391,20 @@ def _count_terms(
         return max(1.0, reduced, math.sqrt(sizes[0] * sizes[1] / count))
     longest = max((max(d.candidate.shape, default=1) for d in (*given, *saved)), default=1)
     return max(1.0, reduced, float(longest))
+
+
+def measure_gain(
+    operation: str, output: Distance, given: Sequence[Distance], saved: Sequence[Distance]
+) -> float:
+    """Return how much larger what goes into a result is than the result, the price of cancelling.
+
+    Args:
+        operation: what the call does.
+        output: the result.
+        given: the call's inputs.
+        saved: of a backward call: the tensors of its forward call.
+    """
+    return _gain(operation, output, given, saved, _count_terms(operation, output, given, saved))
 
 
 def _gain(
