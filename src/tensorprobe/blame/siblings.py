@@ -107,8 +107,8 @@ class Siblings:
                 result = self._judge_first(pair, agreement, output, given)
             else:
                 result = self._judge_norm(pair, output, given, hidden, work)
-                if result is not None:
-                    # A gradient that cancels is moved by more than those that do not.
+                if result is not None and operation_of(pair.name) in MATRIX:
+                    # A product that cancels is moved by more than those that do not.
                     gain = measure_gain(operation_of(pair.name), output, floats, saved)
                     result = result if result.times > gain else None
             if result is not None:
