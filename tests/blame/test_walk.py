@@ -57,3 +57,28 @@ def test_a_gradient_that_is_nothing_but_noise_is_no_fault(tmp_path: Path, level:
 
     reference = record(tmp_path / "reference", Kernels())
     assert blame(record(tmp_path / "candidate", Exact()), reference).verdict == "noise"
+
+
+def test_a_recurrent_gradient_is_found_where_nothing_else_differs(tmp_path: Path) -> None:
+    """A factor of 1.01 inside one module, on the way back of two runs that are the same so far."""
+
+    def record(folder: Path, kernels: Kernels) -> Path:
+        torch.manual_seed(1)
+        model = nn.ModuleList([nn.Linear(24, 24), nn.LSTM(24, 30, 2), nn.Linear(30, 20)])
+        first, rnn, last = model
+        given = torch.randn(7, 3, 24)
+        debugger = PrecisionDebugger(task="statistics", dump_path=str(folder), level="L0")
+        debugger.start(model)
+        with kernels:
+            last(rnn(first(given))[0]).square().mean().backward()
+        debugger.stop()
+        debugger.step()
+        debugger.close()
+        return folder
+
+    reference = record(tmp_path / "reference", Kernels())
+    fault = Kernels(aten.mkldnn_rnn_layer_backward, 0, scaled(1.01))
+    assert blame(record(tmp_path / "candidate", fault), reference).culprit in (
+        "Module.1.LSTM.backward.0",
+        "Module.1.LSTM.parameters_grad",
+    )

@@ -201,7 +201,7 @@ def _explain(
     own = 2.0 ** -_fewest_bits(output, given, saved)
     accumulate = min(own, 2.0**-24)
     terms = _count_terms(operation, output, given, saved)
-    gain = _gain(operation, output, given, saved, terms)
+    gain = measure_gain(operation, output, given, saved)
     roundings = (2 + math.sqrt(terms)) * accumulate * gain
     if operation in ROUNDED_ONCE or operation in EXACT:
         roundings += 2 * own
@@ -211,7 +211,10 @@ def _explain(
         roundings += work * gain
     if operation in EXACT and pair.phase == "forward":
         roundings = own if output.basis == "statistics" else 0.0
-    slack = _MODULE_SLACK if is_module else _SLACK
+    # A way back that starts from equal inputs, after a way up without a difference, takes the same
+    # kernels: what is off there is not the noise of many steps.
+    is_first = pair.phase == "backward" and not (inherited or background.value or hidden)
+    slack = _MODULE_SLACK if is_module and not is_first else _SLACK
     if operation in MANY_STEPS and pair.phase == "backward" and not is_module:
         slack *= 2
     # In a run of fewer bits every tensor has lost some, whatever its statistics show.
@@ -396,7 +399,7 @@ def _count_terms(
 def measure_gain(
     operation: str, output: Distance, given: Sequence[Distance], saved: Sequence[Distance]
 ) -> float:
-    """Return how much larger what goes into a result is than the result, the price of cancelling.
+    """Return how much larger what goes into a result is than the result itself, at least 1.
 
     Args:
         operation: what the call does.
@@ -404,22 +407,12 @@ def measure_gain(
         given: the call's inputs.
         saved: of a backward call: the tensors of its forward call.
     """
-    return _gain(operation, output, given, saved, _count_terms(operation, output, given, saved))
-
-
-def _gain(
-    operation: str,
-    output: Distance,
-    given: Sequence[Distance],
-    saved: Sequence[Distance],
-    terms: float,
-) -> float:
-    """Return how much larger what goes into a result is than the result itself, at least 1."""
     size = largest_element(output.reference)
     floats = [d for d in given if is_float(d.reference)]
     if not size or not floats:
         return 1.0
     if operation in MATRIX:
+        terms = _count_terms(operation, output, given, saved)
         return max(1.0, _product_size(output, floats, saved, terms) / size)
     if _only_scales(operation, output, floats, saved):
         return 1.0
