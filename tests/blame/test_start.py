@@ -10,7 +10,8 @@ from planted import capture as train
 from torch import nn
 from torch.nn import functional
 
-from tensorprobe import PrecisionDebugger, blame
+from tensorprobe import DumpWriter, PrecisionDebugger, blame
+from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
 
 def attend(folder: Path, mask: torch.Tensor, *, is_fused: bool = False) -> Path:
@@ -105,3 +106,33 @@ def test_what_no_recorded_call_made_behind_a_fault_is_not_from_outside(tmp_path:
     answer = blame(capture("candidate", 1.01), capture("reference", 1.0))
     assert answer.verdict == "culprit"
     assert answer.culprit == "Tensor.mul_.0.forward"
+
+
+@pytest.mark.parametrize(("factor", "is_named"), [(1.7e-5, False), (1.7e-2, True)])
+def test_what_a_call_made_that_was_not_recorded_may_be_as_noisy_as_any_result(
+    factor: float, is_named: bool, tmp_path: Path
+) -> None:
+    """Of short types one result is off by more than the others show, and so is what follows."""
+
+    def sized(size: float, dtype: str = "torch.float32") -> TensorValue:
+        return TensorValue(dtype, (4, 4), size, -size, 0.1 * size, 2 * size, requires_grad=True)
+
+    def record(name: str, *, noise: float, short: float, unseen: float) -> Path:
+        with DumpWriter(tmp_path / name, DumpInfo(level="L1")) as writer:
+            for number in range(4):
+                results = (sized((2.0 + number) * (1 + noise)),)
+                call = f"Functional.gelu.{number}.forward"
+                writer.write(CallRecord(call, inputs=(sized(1.0),), kwargs={}, outputs=results))
+            for number, given, result in (
+                (0, sized(1.0), sized(7.0 * (1 + short), "torch.float16")),
+                (1, sized(9.0 * (1 + unseen)), sized(8.0)),
+            ):
+                call = f"Functional.linear.{number}.forward"
+                inputs = (given, sized(0.5))
+                writer.write(CallRecord(call, inputs=inputs, kwargs={}, outputs=(result,)))
+        return tmp_path / name
+
+    reference = record("reference", noise=0.0, short=0.0, unseen=0.0)
+    candidate = record("candidate", noise=1e-7, short=5e-5, unseen=factor)
+    answer = blame(candidate, reference)
+    assert answer.culprit == ("Functional.linear.1.forward" if is_named else None)

@@ -56,6 +56,8 @@ _AVERAGE_SLACK = 2.0
 # Of inputs that are so far apart there is nothing that a result has to be.
 _UNLIKE = 0.2
 _TIMES_NOISE = 10.0
+# Beyond so many times the usual noise an input's statistics tell of elements that are others.
+_TURNED = 64.0
 # Beyond so many terms (the root of it) kernels sum in parts.
 _LONGEST_SUM = 64
 # A factor is told by that many times what it may be off, from so many elements of so few bits.
@@ -199,13 +201,19 @@ def _explain(
         roundings += work * gain
     if operation in EXACT and pair.phase == "forward":
         roundings = own if output.basis == "statistics" else 0.0
-    slack = _MODULE_SLACK if is_module else _SLACK
+    # A way back that starts from equal inputs, after a way up without a difference, takes the same
+    # kernels: what is off there is not the noise of many steps.
+    is_first = pair.phase == "backward" and not (inherited or background.value or hidden)
+    slack = _MODULE_SLACK if is_module and not is_first else _SLACK
     if operation in MANY_STEPS and pair.phase == "backward" and not is_module:
         slack *= 2
     # In a run of fewer bits every tensor has lost some, whatever its statistics show.
     carried = max(inherited, background.value, work)
     if output.basis == "statistics":
         carried = max(carried, hidden)
+        if pair.phase == "backward" and inherited > _TURNED * max(background.value, own, work):
+            # Not noise: a share of the elements has turned over, which moves the whole by its root.
+            carried = max(carried, math.sqrt(inherited))
     allowed = slack * (roundings + gain * carried)
     if output.basis == "statistics":
         allowed += _summing_error(output)

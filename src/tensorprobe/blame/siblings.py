@@ -29,6 +29,7 @@ from tensorprobe.blame.agreement import (
     significant_bits,
 )
 from tensorprobe.blame.explain import Unexplained, count_rows, resolutions, underflow
+from tensorprobe.blame.gain import count_terms, find_gain
 from tensorprobe.blame.operations import EXACT, MATRIX, RANDOM, is_compound, operation_of
 from tensorprobe.blame.order import CallPair
 
@@ -95,7 +96,8 @@ class Siblings:
         if operation_of(pair.name) in RANDOM or is_compound(pair.name):
             return None
         saved = () if forward is None else (*forward.inputs, *forward.outputs)
-        given = [d for d in (*agreement.inputs, *saved) if is_float(d.candidate)]
+        floats = [d for d in agreement.inputs if is_float(d.candidate)]
+        given = [*floats, *(d for d in saved if is_float(d.candidate))]
         found: list[Unexplained] = []
         for output in agreement.outputs:
             if output.basis != "statistics" or not is_float(output.candidate):
@@ -106,6 +108,12 @@ class Siblings:
                 result = self._judge_first(pair, agreement, output, given)
             else:
                 result = self._judge_norm(pair, output, given, hidden, work)
+                if result is not None and operation_of(pair.name) in MATRIX:
+                    # A product that cancels is moved by more than those that do not.
+                    operation = operation_of(pair.name)
+                    terms = count_terms(operation, output, floats, saved)
+                    gain = find_gain(operation, output, floats, saved, terms)
+                    result = result if result.times > gain else None
             if result is not None:
                 found.append(result)
         return max(found, key=lambda result: result.times, default=None)

@@ -82,6 +82,7 @@ def find_start_differences(
     found: list[tuple[Use, Distance, bool]] = []
     weights: list[tuple[Use, Distance]] = []
     seen: set[object] = set()
+    most = 0.0
     for pair in pairs:
         if pair.phase != "forward" or pair.reference is None or pair.candidate is None:
             continue
@@ -105,11 +106,13 @@ def find_start_differences(
                 weights.append((Use(pair.name, distance.place), distance))
             if pair.position > wrong and may_be_made(pair, distance):
                 continue
-            noise = _noise(pair, distance, backgrounds[pair.name])
+            noise = _noise(pair, distance, backgrounds[pair.name], most)
             if _differs(distance, max(noise, _TIMES * carried)):
                 found.append(
                     (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
                 )
+        results = (d.value for d in agreements[pair.name].outputs if is_float(d.candidate))
+        most = max([most, *(value for value in results if value < 1)])
     places = tuple((use, distance) for use, distance, _ in found)
     if any(is_data for _, _, is_data in found):
         kind: Literal["none", "state", "weights", "data"] = "data"
@@ -126,17 +129,21 @@ def find_start_differences(
     return StartDifferences(kind, places, len(seen))
 
 
-def _noise(pair: CallPair, distance: Distance, background: float) -> float:
+def _noise(pair: CallPair, distance: Distance, background: float, most: float) -> float:
     """Return how far the noise of the calls before may have moved a tensor from outside.
 
     It does not reach a parameter. What else needs a gradient may be one, or the result of a call
-    that was not recorded, unless it is known where its call takes parameters.
+    that was not recorded, unless it is known where its call takes parameters. Such a call may have
+    been given the noisiest of all results.
     """
     if is_parameter(pair, distance):
         return 0.0
     is_known = pair.name.startswith("Module.") or operation_of(pair.name) in PARAMETER_PLACES
-    is_likely = _is_weight(distance) and not is_known
-    return (_TIMES_UNSURE if is_likely else _TIMES) * background
+    if not _is_weight(distance):
+        return _TIMES * background
+    if not is_known:
+        return _TIMES_UNSURE * background
+    return max(_TIMES * background, _TIMES_UNSURE * most)
 
 
 def _may_be_made_here(pair: CallPair, background: float) -> bool:

@@ -8,12 +8,18 @@ from collections.abc import Mapping, Sequence
 
 from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
 from tensorprobe.blame.explain import Background, Unexplained, explain_call
-from tensorprobe.blame.operations import EXACT, MANY_STEPS, MATRIX, operation_of
+from tensorprobe.blame.operations import EXACT, MANY_STEPS, MATRIX, is_compound, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.siblings import Siblings
 from tensorprobe.blame.unseen import Unseen
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import UNINITIALISED, forward_of
+from tensorprobe.names import (
+    UNINITIALISED,
+    ModuleCall,
+    ParameterGradients,
+    forward_of,
+    parse_call,
+)
 
 __all__ = ["TF32", "Walk"]
 
@@ -83,13 +89,13 @@ class Walk:
             self._backgrounds[pair.name] = background
             if operation_of(pair.name) in UNINITIALISED:
                 continue  # Memory as it was found is no noise of the run.
-            forward = _forward_agreement(pair, agreements)
+            given, forward = _given_to(pair, agreements)
             usual = 0.0 if siblings.is_quiet else max(background.value, self.work)
-            hidden = self.hidden[pair.name] = unseen.follow(pair, agreement, forward, usual)
-            found = explain_call(pair, agreement, forward, background, self.work, hidden)
+            hidden = self.hidden[pair.name] = unseen.follow(pair, given, forward, usual)
+            found = explain_call(pair, given, forward, background, self.work, hidden)
             if found is not None and siblings.excuse(pair, found):
                 found = None
-            found = found or siblings.judge(pair, agreement, forward, hidden, self.work)
+            found = found or siblings.judge(pair, given, forward, hidden, self.work)
             siblings.add(pair, agreement, is_sound=found is None)
             if found is not None:
                 self.unexplained[pair.name] = found
@@ -105,9 +111,9 @@ class Walk:
         self, pair: CallPair, agreements: Mapping[str, CallAgreement], work: float
     ) -> Unexplained | None:
         """Judge a call again, with another roundoff of matrix products."""
-        forward = _forward_agreement(pair, agreements)
+        given, forward = _given_to(pair, agreements)
         usual, hidden = self._backgrounds[pair.name], self.hidden[pair.name]
-        return explain_call(pair, agreements[pair.name], forward, usual, work, hidden)
+        return explain_call(pair, given, forward, usual, work, hidden)
 
     @staticmethod
     def _find_work(pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> float:
@@ -140,12 +146,32 @@ def _is_copy_on_the_way_back(pair: CallPair, first_back: int) -> bool:
     return is_forward and operation_of(pair.name) in EXACT
 
 
-def _forward_agreement(
+def _given_to(
     pair: CallPair, agreements: Mapping[str, CallAgreement]
-) -> CallAgreement | None:
+) -> tuple[CallAgreement, CallAgreement | None]:
+    """Return the distances of a call's tensors, and of a gradient those of its forward call.
+
+    Gradients of parameters are recorded without what they are made from: what arrived at their
+    module. Where a module ran more than once, or is many steps that nobody knows, they are given
+    themselves, which excuses all.
+    """
+    agreement = agreements[pair.name]
     if pair.phase == "forward":
-        return None
+        return agreement, None
     try:
-        return agreements.get(forward_of(pair.name))
+        call = parse_call(pair.name)
+        if not isinstance(call, ParameterGradients):
+            return agreement, agreements.get(forward_of(pair.name))
     except NameFormatError:
-        return None
+        return agreement, None
+    number = call.number or 0
+    first, second, after = (
+        ModuleCall(call.path, call.class_name, "forward", number),
+        ModuleCall(call.path, call.class_name, "backward", number),
+        ModuleCall(call.path, call.class_name, "forward", number + 1),
+    )
+    forward, backward, again = (agreements.get(str(name)) for name in (first, second, after))
+    is_known = operation_of(pair.name) in MATRIX or not is_compound(pair.name)
+    if forward is None or backward is None or again is not None or not is_known:
+        return agreement, agreement
+    return CallAgreement(backward.inputs, agreement.outputs), forward
