@@ -172,7 +172,7 @@ def analyse_rank(
     agreements = Meter(ours, theirs, known).measure_calls(pairs)
     links = follow_tensors(theirs.calls.values())
     walk = Walk(pairs, agreements)
-    start = find_start_differences(pairs, agreements, links, walk.before, carried)
+    start = find_start_differences(pairs, agreements, links, walk.before, carried, walk.unexplained)
     replays = _Replays(ours, theirs, effort)
     replays.run(_plan(pairs, agreements, walk, start, effort), last=len(pairs))
     splits = replays.splits

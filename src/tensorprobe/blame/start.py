@@ -9,7 +9,7 @@ the fault enters, and it is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +53,7 @@ def find_start_differences(
     links: Links,
     backgrounds: Mapping[str, float],
     carried: float = 0.0,
+    unexplained: Container[str] = (),
 ) -> StartDifferences:
     """Return the tensors from outside that differ by more than a rounding.
 
@@ -62,6 +63,9 @@ def find_start_differences(
         links: where tensors come from.
         backgrounds: the distance that is usual before each call.
         carried: the distance that is usual in the step before, which weights bring along.
+        unexplained: calls whose results are off by more than inputs and rounding explain. What
+            comes later and needs a gradient may be made of such a result, by calls that were not
+            recorded.
     """
     fed = {use.call for use in links.external}
     first = next(
@@ -71,7 +75,7 @@ def find_start_differences(
     back = next((pair.position for pair in pairs if pair.phase == "backward"), len(pairs))
     found: list[tuple[Use, Distance, bool]] = []
     seen: set[object] = set()
-    most = 0.0
+    most, is_spoilt = 0.0, False
     for pair in pairs:
         if pair.phase != "forward" or pair.reference is None or pair.candidate is None:
             continue
@@ -85,6 +89,8 @@ def find_start_differences(
                 key = (distance.candidate.shape, distance.value)
             if key is None or key in seen:
                 continue
+            if is_spoilt and _is_weight(distance) and not _is_parameter(pair, distance):
+                continue
             seen.add(key)
             noise = _noise(pair, distance, backgrounds[pair.name], most)
             if _differs(distance, max(noise, _TIMES * carried)):
@@ -92,6 +98,7 @@ def find_start_differences(
                     (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
                 )
         results = (d.value for d in agreements[pair.name].outputs if is_float(d.candidate))
+        is_spoilt = is_spoilt or pair.name in unexplained
         most = max([most, *(value for value in results if value < 1)])
     places = tuple((use, distance) for use, distance, _ in found)
     if any(is_data for _, _, is_data in found):
