@@ -265,6 +265,8 @@ def compare_runs(folder: Path, planted: str | None, level: str) -> dict[str, Any
                 if touched and (level == "L0" or planted in (None, name)):
                     return "the fault sits in what is not recorded"
                 found.append(name)
+                if touched:
+                    arrived = name
                 reference = trusted.get(name, {})
                 for key in differing:
                     magnitude = max(magnitude, distance(outputs[key], twin.get(key)))
@@ -341,8 +343,8 @@ def distance(path: Path | None, other: Path | None) -> float:
     a, b = torch.load(path).double(), torch.load(other).double()
     if a.shape != b.shape:
         return math.inf
-    size, apart = float(b.norm()), float((a - b).norm())
-    return apart / size if size and not math.isnan(apart) else math.inf
+    size, difference = float(b.norm()), float((a - b).norm())
+    return difference / size if size and math.isfinite(difference) else math.inf
 
 
 # --- random pairs --------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def check_database(device: str, folder: Path, samples: int, every: int, jobs: in
     print(f"{total} calls captured")
     print(f"  verdicts: {report.counts}, in {report.seconds:.0f} s with {jobs} worker(s)")
     print(f"  judged: {(total - skipped) / total:.2%} (goal {JUDGED_GOAL:.0%})")
-    _print_ratio(report, report.seconds * jobs, startup * jobs)
+    _print_ratio(report, report.seconds * jobs, startup * jobs, "no goal: tiny tensors")
     _print_phases(report, report.seconds * jobs, startup * jobs)
     print("  skipped:")
     for reason, count in skip_reasons(report).most_common():

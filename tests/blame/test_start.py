@@ -136,3 +136,33 @@ def test_what_a_call_made_that_was_not_recorded_may_be_as_noisy_as_any_result(
     candidate = record("candidate", noise=1e-7, short=5e-5, unseen=factor)
     answer = blame(candidate, reference)
     assert answer.culprit == ("Functional.linear.1.forward" if is_named else None)
+
+
+def test_what_comes_from_a_fault_by_calls_that_were_not_recorded_is_no_other_start(
+    tmp_path: Path,
+) -> None:
+    """Parts of a wrong result, taken by indices that nobody recorded, are victims."""
+
+    def sized(size: float) -> TensorValue:
+        return TensorValue(
+            "torch.float32", (4, 4), size, -size, 0.1 * size, 2 * size, requires_grad=True
+        )
+
+    def record(name: str, factor: float) -> Path:
+        with DumpWriter(tmp_path / name, DumpInfo(level="L1")) as writer:
+            inputs = (sized(1.0), sized(0.5))
+            result = sized(2.0 * factor)
+            writer.write(
+                CallRecord(
+                    "Functional.conv1d.0.forward", inputs=inputs, kwargs={}, outputs=(result,)
+                )
+            )
+            for number in range(5):
+                part = sized((3.0 + number) * factor)
+                call = f"Tensor.unsqueeze.{number}.forward"
+                writer.write(CallRecord(call, inputs=(part,), kwargs={}, outputs=(part,)))
+        return tmp_path / name
+
+    answer = blame(record("candidate", 1.02), record("reference", 1.0))
+    assert answer.culprit == "Functional.conv1d.0.forward"
+    assert not answer.start.places
