@@ -77,10 +77,14 @@ def find_gap_suspect(
         work: the roundoff that matrix products of this run work in, 0 for their own.
     """
     positions = {pair.name: pair.position for pair in pairs}
+    # The calls so far, as long as nothing of them differs.
+    silent: list[str] | None = []
     for pair in pairs:
-        if pair.phase != "backward" or pair.candidate is None or pair.reference is None:
-            continue
         if not isinstance(parse_call(pair.name), ApiCall):
+            continue
+        before = silent
+        silent = None if before is None or _differs(agreements[pair.name]) else [*before, pair.name]
+        if pair.phase != "backward" or pair.candidate is None or pair.reference is None:
             continue
         if any(_became_nonfinite(d) for d in agreements[pair.name].inputs):
             call = _blame_nonfinite(pair, agreements, links, reference)
@@ -101,11 +105,29 @@ def find_gap_suspect(
         finally:
             candidate.forget()
             reference.forget()
+        if found is None and before is not None:
+            arrived = max(d.value for d in sent)
+            found = _last_sender(before) or pair.name, arrived / max(_FIT * own, 2.0**-24)
         if found is not None:
             call, times = found
             place = f"{pair.name}.input.0"
             return GapSuspect(call, positions.get(call, pair.position), place, times)
     return None
+
+
+def _differs(agreement: CallAgreement) -> bool:
+    return any(d.value > 0 for d in (*agreement.inputs, *agreement.outputs))
+
+
+def _last_sender(calls: Sequence[str]) -> str | None:
+    """Return the last call of those whose gradients are not all recorded, if it is a backward.
+
+    Nothing before differs, and then a gradient does: where it comes from was not recorded, and the
+    last such call is the nearest that is known.
+    """
+    last = calls[-1] if calls else ""
+    is_sender = last.startswith(_PARTLY_RECORDED) and last.endswith(".backward")
+    return last if is_sender else None
 
 
 def _became_nonfinite(distance: Distance) -> bool:
