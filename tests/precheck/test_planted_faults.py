@@ -168,6 +168,13 @@ def captured(operator: Operator, dtype: torch.dtype, capture: Capture) -> RankDu
     return capture(run)
 
 
+def checker_of(operator: Operator, dtype: torch.dtype, capture: Capture) -> tuple[Checker, str]:
+    """Capture an operator's call; return what checks it, and its name."""
+    part = captured(operator, dtype, capture)
+    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    return Checker(part, torch.device("cpu")), name
+
+
 @pytest.mark.parametrize("dtype", FAULTS, ids=str)
 @pytest.mark.parametrize("operator", OPERATORS, ids=IDS)
 def test_a_planted_fault_is_an_error_and_a_right_operator_is_none(
@@ -237,9 +244,7 @@ _SHORT = [
 def test_a_fault_of_few_elements_and_of_every_half_precision_is_an_error(
     operator: Operator, dtype: torch.dtype, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = captured(operator, dtype, capture)
-    checker = Checker(part, torch.device("cpu"))
-    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    checker, name = checker_of(operator, dtype, capture)
     right = getattr(operator.home, operator.name)
     wrong = right
     for each in FAULTS if dtype is not torch.float32 else (dtype,):
@@ -256,9 +261,7 @@ def test_a_fault_of_both_signs_is_no_rounding(
     operator: Operator, dtype: torch.dtype, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums that are kept in a half err as much, but not alike for other inputs."""
-    part = captured(operator, dtype, capture)
-    checker = Checker(part, torch.device("cpu"))
-    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    checker, name = checker_of(operator, dtype, capture)
     right = getattr(operator.home, operator.name)
     for gradient_only in (False, True):
         wrong = faulty(right, dtype, gradient_only=gradient_only, spread=both_ways)
