@@ -10,6 +10,7 @@ from planted import Kernels, aten, capture, scaled
 from torch import nn
 
 from tensorprobe import PrecisionDebugger, blame
+from tensorprobe.demo import capture_step
 
 
 class TwoFaults(Kernels):
@@ -41,6 +42,13 @@ def test_one_fault_has_one_suspect_whatever_was_recorded(tmp_path: Path) -> None
         kernels = Kernels(aten.gelu, 0, scaled(-0.7))
         answer = blame(capture(tmp_path / task / "candidate", kernels, task=task), reference)
         assert [accused.call for accused in answer.accused] == ["Functional.gelu.0.forward"]
+
+
+def test_the_way_back_of_the_modules_around_is_no_other_suspect(tmp_path: Path) -> None:
+    for name in ("candidate", "reference"):
+        capture_step(tmp_path / name, has_fault=name == "candidate")
+    answer = blame(tmp_path / "candidate", tmp_path / "reference")
+    assert [accused.call for accused in answer.accused] == ["Functional.layer_norm.0.forward"]
 
 
 def test_the_gradients_of_one_call_are_one_suspect(tmp_path: Path) -> None:

@@ -1,17 +1,17 @@
 """Leave out suspects that only show the culprit's fault once more, or that it may explain.
 
 A module around the culprit has its result, and so has a call that hands it on under another name;
-what a wrong call computes forward is mostly wrong on the way back too; a collective is one event on
-all its ranks. Behind the culprit, values differ because of it: a call that was judged by how far
-its inputs and results are apart stays a suspect only if there are data, and its inputs are no
-further off than noise or its results by much more than any estimate may be off. One that only one
-run makes was judged by what follows it, which differs anyway. What was proved of a call alone
-stays: by its replay, its arguments, its state.
+what a wrong call computes forward is mostly wrong on the way back too, its own and that of the
+modules around it; a collective is one event on all its ranks. Behind the culprit, values differ
+because of it: a call that was judged by how far its inputs and results are apart stays a suspect
+only if there are data, and its inputs are no further off than noise or its results by much more
+than any estimate may be off. One that only one run makes was judged by what follows it, which
+differs anyway. What was proved of a call alone stays: by its replay, its arguments, its state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tensorprobe.blame.agreement import (
     StatisticsKey,
@@ -41,12 +41,13 @@ def drop_echoes(ordered: Sequence[RankSuspect]) -> list[RankSuspect]:
         return []
     first = ordered[0]
     around, results = _modules_around(first), _results(first)
+    first_forward = _forward_of(first.suspect)
     kept = [first]
     for entry in ordered[1:]:
         is_same_rank = entry.analysis is first.analysis
         is_echo = (
             entry.suspect.call in around
-            or _is_way_back(entry, first)
+            or _is_way_back(entry, {first_forward, *around})
             or not results.isdisjoint(_results(entry))
             or _is_where_it_shows(entry, first)
         )
@@ -97,14 +98,16 @@ def _may_be_victim(entry: RankSuspect) -> bool:
     return found.inherited > noise and found.times < _BEYOND_DOUBT
 
 
-def _is_way_back(entry: RankSuspect, first: RankSuspect) -> bool:
-    """Whether a suspect is a gradient of the call that the first one is, or is a gradient of."""
-    if entry.suspect.phase != "backward":
-        return False
+def _is_way_back(entry: RankSuspect, forward: Collection[str | None]) -> bool:
+    """Whether a suspect is a gradient of one of these forward calls."""
+    return entry.suspect.phase == "backward" and _forward_of(entry.suspect) in forward
+
+
+def _forward_of(suspect: Suspect) -> str | None:
     try:
-        return forward_name(entry.suspect.call) == forward_name(first.suspect.call)
+        return forward_name(suspect.call)
     except NameFormatError:
-        return False
+        return suspect.call
 
 
 def part_of(suspect: Suspect, analysis: RankAnalysis) -> RankDump:
