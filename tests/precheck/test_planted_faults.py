@@ -215,9 +215,7 @@ def test_a_fault_of_a_steep_function_is_no_matter_of_its_inputs(
     operator: Operator, gradient_only: bool, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rounding of the inputs would move the result as far; but nothing rounds them."""
-    part = captured(operator, torch.float16, capture)
-    checker = Checker(part, torch.device("cpu"))
-    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    checker, name = checker_of(operator, torch.float16, capture)
     right = checker.check(name)
     assert "error" not in (right.forward, right.backward), right
     wrong = faulty(
@@ -286,9 +284,7 @@ _SINGLE = [
 def test_one_element_that_is_off_by_a_tenth_is_an_error(
     operator: Operator, gradient_only: bool, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = captured(operator, torch.float16, capture)
-    checker = Checker(part, torch.device("cpu"))
-    (name,) = [c.name for c in plan_calls(part) if f".{operator.name}.0." in c.name]
+    checker, name = checker_of(operator, torch.float16, capture)
     wrong = faulty(
         getattr(operator.home, operator.name),
         torch.float16,

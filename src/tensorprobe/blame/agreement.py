@@ -31,6 +31,7 @@ __all__ = [
     "is_float",
     "is_nonfinite",
     "largest_element",
+    "roundoff_of",
     "significant_bits",
     "statistics_distance",
     "statistics_key",
@@ -270,3 +271,12 @@ def significant_bits(dtype: str) -> int:
     if dtype.startswith("torch.float8"):
         return 3
     return _BITS.get(dtype, 53)
+
+
+def roundoff_of(dtype: str) -> float:
+    """Return the largest relative error of one rounding to a float type, by its name.
+
+    >>> roundoff_of("torch.bfloat16")
+    0.00390625
+    """
+    return 2.0 ** -significant_bits(dtype)

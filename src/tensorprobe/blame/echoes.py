@@ -13,12 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tensorprobe.blame.agreement import (
-    StatisticsKey,
-    is_float,
-    significant_bits,
-    statistics_key,
-)
+from tensorprobe.blame.agreement import StatisticsKey, is_float, roundoff_of, statistics_key
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
 from tensorprobe.blame.evidence import results_of
 from tensorprobe.blame.order import forward_name, stretch_around
@@ -93,7 +88,7 @@ def _may_be_victim(entry: RankSuspect) -> bool:
         return True
     noise = 0.0
     if entry.analysis.background:
-        unit = 2.0 ** -significant_bits(found.output.candidate.dtype)
+        unit = roundoff_of(found.output.candidate.dtype)
         noise = max(_ROUNDINGS * unit, _TIMES_NOISE * entry.analysis.background)
     return found.inherited > noise and found.times < _BEYOND_DOUBT
 

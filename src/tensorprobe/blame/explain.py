@@ -27,6 +27,7 @@ from tensorprobe.blame.agreement import (
     is_float,
     is_nonfinite,
     largest_element,
+    roundoff_of,
     significant_bits,
 )
 from tensorprobe.blame.gain import PRODUCTS, count_terms, find_gain, root_mean_square, top_of
@@ -352,7 +353,7 @@ def resolutions(output: Distance) -> tuple[float, float]:
 
     Some tools round the statistics of a tensor to its own type.
     """
-    unit = 2.0 ** -significant_bits(output.candidate.dtype)
+    unit = roundoff_of(output.candidate.dtype)
     size = largest_element(output.reference)
     means, norms = (
         [float(v) for v in (getattr(output.candidate, key), getattr(output.reference, key)) if v]

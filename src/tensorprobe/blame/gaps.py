@@ -18,7 +18,7 @@ from tensorprobe.blame.agreement import (
     StatisticsKey,
     is_float,
     is_nonfinite,
-    significant_bits,
+    roundoff_of,
     statistics_key,
 )
 from tensorprobe.blame.evidence import flat_tensors
@@ -77,13 +77,13 @@ def find_gap_suspect(
         work: the roundoff that matrix products of this run work in, 0 for their own.
     """
     positions = {pair.name: pair.position for pair in pairs}
-    # The calls so far, as long as nothing of them differs.
-    silent: list[str] | None = []
+    # The last call, as long as nothing differs.
+    last: str | None = ""
     for pair in pairs:
         if not isinstance(parse_call(pair.name), ApiCall):
             continue
-        before = silent
-        silent = None if before is None or _differs(agreements[pair.name]) else [*before, pair.name]
+        before = last
+        last = None if before is None or _differs(agreements[pair.name]) else pair.name
         if pair.phase != "backward" or pair.candidate is None or pair.reference is None:
             continue
         if any(_became_nonfinite(d) for d in agreements[pair.name].inputs):
@@ -93,7 +93,7 @@ def find_gap_suspect(
                 return GapSuspect(call, positions.get(call, pair.position), place, math.inf)
             continue
         sent = [d for d in agreements[pair.name].inputs if math.isfinite(d.value)]
-        own = max((_roundoff(d.candidate) for d in sent), default=0.0)
+        own = max((roundoff_of(d.candidate.dtype) for d in sent), default=0.0)
         if not any(d.value > max(_FIT * own, 16 * backgrounds[pair.name]) for d in sent):
             continue
         try:
@@ -107,7 +107,8 @@ def find_gap_suspect(
             reference.forget()
         if found is None and before is not None:
             arrived = max(d.value for d in sent)
-            found = _last_sender(before) or pair.name, arrived / max(_FIT * own, 2.0**-24)
+            sender = before if _may_have_sent(before) else pair.name
+            found = sender, arrived / max(_FIT * own, 2.0**-24)
         if found is not None:
             call, times = found
             place = f"{pair.name}.input.0"
@@ -119,15 +120,13 @@ def _differs(agreement: CallAgreement) -> bool:
     return any(d.value > 0 for d in (*agreement.inputs, *agreement.outputs))
 
 
-def _last_sender(calls: Sequence[str]) -> str | None:
-    """Return the last call of those whose gradients are not all recorded, if it is a backward.
+def _may_have_sent(call: str) -> bool:
+    """Whether a call is a backward whose gradients are not all recorded.
 
     Nothing before differs, and then a gradient does: where it comes from was not recorded, and the
     last such call is the nearest that is known.
     """
-    last = calls[-1] if calls else ""
-    is_sender = last.startswith(_PARTLY_RECORDED) and last.endswith(".backward")
-    return last if is_sender else None
+    return call.startswith(_PARTLY_RECORDED) and call.endswith(".backward")
 
 
 def _became_nonfinite(distance: Distance) -> bool:
@@ -153,10 +152,6 @@ def _blame_nonfinite(
         ):
             return None
     return senders[0] if len(senders) == 1 else pair.name
-
-
-def _roundoff(value: TensorValue) -> float:
-    return 2.0 ** -significant_bits(value.dtype)
 
 
 def _check(
@@ -279,7 +274,9 @@ def _shortest_roundoff(backward: CallRecord, uses: Sequence[Use], side: Side) ->
     values = [
         v for call in calls for v in (*flat_tensors(call.inputs), *flat_tensors(call.outputs))
     ]
-    return max(_roundoff(value) for value in values if value is not None and is_float(value))
+    return max(
+        roundoff_of(value.dtype) for value in values if value is not None and is_float(value)
+    )
 
 
 def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:

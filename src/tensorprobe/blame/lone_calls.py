@@ -18,7 +18,7 @@ from tensorprobe.blame.agreement import (
     CallAgreement,
     Distance,
     is_float,
-    significant_bits,
+    roundoff_of,
     statistics_key,
 )
 from tensorprobe.blame.links import Links, Use
@@ -94,9 +94,11 @@ def _end_otherwise(both: Sequence[CallPair], agreements: Mapping[str, CallAgreem
     # A gradient that should be 0 is noise and nothing else: it counts by its share of the largest.
     largest = max((_norm(distance) for distance in gradients), default=0.0)
     return any(
-        not distance.value <= _SAME_RESULT * _roundoff(distance) for distance in results
+        not distance.value <= _SAME_RESULT * roundoff_of(distance.candidate.dtype)
+        for distance in results
     ) or any(
-        not distance.value * _norm(distance) <= _SAME_GRADIENT * _roundoff(distance) * largest
+        not distance.value * _norm(distance)
+        <= _SAME_GRADIENT * roundoff_of(distance.candidate.dtype) * largest
         for distance in gradients
     )
 
@@ -123,7 +125,7 @@ def _is_given_other(inputs: Sequence[Distance], learnt: Collection[str], noise: 
     return any(
         is_float(distance.candidate)
         and distance.basis != "shape"
-        and distance.value > max(_SAME_GRADIENT * _roundoff(distance), noise)
+        and distance.value > max(_SAME_GRADIENT * roundoff_of(distance.candidate.dtype), noise)
         for distance in inputs
         if distance.place not in learnt
     )
@@ -133,10 +135,6 @@ def _is_known(distance: Distance) -> bool:
     """Whether something was recorded of a tensor that tells it from others."""
     is_seen = distance.basis in ("data", "shape", "checksum")
     return is_seen or statistics_key(distance.candidate) is not None
-
-
-def _roundoff(distance: Distance) -> float:
-    return 2.0 ** -significant_bits(distance.candidate.dtype)
 
 
 def find_follower(
@@ -164,7 +162,7 @@ def find_follower(
             if is_wrong and not _is_known(distance):
                 return f"{follower.name}.{distance.place}"
             if distance.value > max(
-                _SAME_GRADIENT * _roundoff(distance), _BEYOND_NOISE * background
+                _SAME_GRADIENT * roundoff_of(distance.candidate.dtype), _BEYOND_NOISE * background
             ):
                 return f"{follower.name}.{distance.place}"
     return None

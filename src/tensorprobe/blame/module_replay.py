@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tensorprobe.blame.agreement import significant_bits
+from tensorprobe.blame.agreement import roundoff_of
 from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.replay import Load, Prepare, Readings
 from tensorprobe.errors import RebuildError
@@ -78,7 +78,7 @@ def describe_other_setting(call: CallRecord, load: Load, setting: int) -> tuple[
     size = float(recorded.norm())
     errors = [float((outputs[0] - recorded).norm()) / size if size else 1.0 for outputs in found]
     best = min(range(len(errors)), key=errors.__getitem__)
-    if best == setting or not errors[best] <= _FITS * 2.0 ** -significant_bits(result.dtype):
+    if best == setting or not errors[best] <= _FITS * roundoff_of(result.dtype):
         return None
     ways = _ways(call, inputs, parameters)
     options = [getattr(ways[index], "keywords", {}) for index in (best, setting)]

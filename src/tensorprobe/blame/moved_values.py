@@ -27,6 +27,8 @@ __all__ = ["find_mover"]
 _HOLDS = 4.0
 _MOVES = 50.0
 _LONGEST_CHAIN = 12
+# They hand on what they are given, at the same places.
+_PASSING = (EXACT | SCALING | ADDING) - MOVING
 
 
 def find_mover(
@@ -93,9 +95,7 @@ def _chain(
         before = maker.position
         call = reference.calls[str(maker.reference and maker.reference.name)]
         given = _only_tensor(call)
-        operation = operation_of(maker.name)
-        is_passing = operation in EXACT | SCALING | ADDING and operation not in MOVING
-        if given is None or not is_passing:
+        if given is None or operation_of(maker.name) not in _PASSING:
             break
         value = given
     return found

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import significant_bits
+from tensorprobe.blame.agreement import roundoff_of
 from tensorprobe.blame.analyse import RankAnalysis, Suspect
 from tensorprobe.blame.operations import operation_of
 
@@ -147,7 +147,7 @@ def _sends_bad(analysis: RankAnalysis, call: str) -> bool:
 
 
 def _is_off(distance: float, dtype: str) -> bool:
-    return math.isnan(distance) or distance > 256 * 2.0 ** -significant_bits(dtype)
+    return math.isnan(distance) or distance > 256 * roundoff_of(dtype)
 
 
 def _last_received(analysis: RankAnalysis, clock: Sequence[int]) -> int:

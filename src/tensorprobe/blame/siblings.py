@@ -26,6 +26,7 @@ from tensorprobe.blame.agreement import (
     Distance,
     is_float,
     largest_element,
+    roundoff_of,
     significant_bits,
 )
 from tensorprobe.blame.explain import Unexplained, count_rows, resolutions, underflow
@@ -125,7 +126,7 @@ class Siblings:
         output: Distance,
         given: Sequence[Distance],
     ) -> Unexplained | None:
-        unit = 2.0 ** -significant_bits(output.candidate.dtype)
+        unit = roundoff_of(output.candidate.dtype)
         if not output.value >= unit or any(distance.value != 0 for distance in given):
             return None
         siblings, _ = self._norms.get(_kind(pair, output), (0, 0.0))

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tensorprobe.blame.agreement import significant_bits
+from tensorprobe.blame.agreement import roundoff_of, significant_bits
 from tensorprobe.blame.evidence import CallSplit, OutputSplit
 from tensorprobe.blame.operations import MATRIX, NORMS, operation_of
 from tensorprobe.blame.order import Phase, forward_name, phase_of
@@ -192,7 +192,7 @@ def _suspect(
     calls = [peer for peer in peers.get(_kind(name, output), []) if peer.call != name]
     others = [peer for peer in calls if peer.elements >= _MANY]
     usual = statistics.median(peer.level for peer in others) if others else 0.0
-    is_short = output.once and output.roundoffs[0] < 2.0 ** -significant_bits(output.dtype)
+    is_short = output.once and output.roundoffs[0] < roundoff_of(output.dtype)
     if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level, usual):
         found.append((level, "once"))
     if not many and is_short and index == 0 and len(calls) >= _ENOUGH_PEERS:

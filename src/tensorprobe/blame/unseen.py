@@ -19,6 +19,7 @@ from tensorprobe.blame.agreement import (
     Distance,
     StatisticsKey,
     is_float,
+    roundoff_of,
     significant_bits,
     statistics_key,
 )
@@ -123,5 +124,5 @@ class Unseen:
 
 
 def _noise(distance: Distance) -> float:
-    unit = 2.0 ** -significant_bits(distance.candidate.dtype)
+    unit = roundoff_of(distance.candidate.dtype)
     return max(distance.value, unit)

@@ -6,7 +6,7 @@ import bisect
 import math
 from collections.abc import Mapping, Sequence
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, significant_bits
+from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, roundoff_of
 from tensorprobe.blame.explain import Background, Unexplained, explain_call
 from tensorprobe.blame.operations import EXACT, MANY_STEPS, MATRIX, is_compound, operation_of
 from tensorprobe.blame.order import CallPair
@@ -124,7 +124,7 @@ class Walk:
             agreement = agreements[pair.name]
             if not agreement.outputs or agreement.outputs[0].basis == "shape":
                 continue
-            own = 2.0 ** -significant_bits(agreement.outputs[0].candidate.dtype)
+            own = roundoff_of(agreement.outputs[0].candidate.dtype)
             if any(not d.value <= 64 * own for d in agreement.inputs):
                 continue
             if explain_call(pair, agreement, None, Background(), 0.0) is None:

@@ -27,7 +27,6 @@ class ErrorShape:
     """What the elements of a tensor show of its error.
 
     Attributes:
-        count: how many elements there are.
         unequal: how many differ at all.
         nonfinite: how many are NaN or infinite where the reference is not.
         beyond: how many are further off than the bound.
@@ -42,7 +41,6 @@ class ErrorShape:
         reference_bits: the same of the reference.
     """
 
-    count: int
     unequal: int
     nonfinite: int
     beyond: int
@@ -100,7 +98,6 @@ def measure_error_shape(
             furthest, worst = float(distances[place]), start + place
     relative = math.sqrt(errors / squares) if squares else math.inf if errors else 0.0
     return ErrorShape(
-        ours.size,
         unequal,
         nonfinite,
         beyond,

@@ -1,0 +1,91 @@
+"""Ranks, processes that fork, and the end of a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from debugged import names
+
+from tensorprobe import (
+    PrecisionDebugger,
+    open_dump,
+)
+from tensorprobe.records import TensorValue
+
+
+def test_the_rank_of_a_launcher_counts_before_its_group_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    debugger = PrecisionDebugger(dump_path=tmp_path)
+    debugger.start()
+    torch.relu(torch.ones(2))
+    debugger.step()
+    assert (tmp_path / "step0/rank3/dump.json").exists()
+
+
+def test_a_dump_moves_to_the_rank_that_its_process_gets_later(tmp_path: Path) -> None:
+    program = (
+        "import torch, torch.distributed as dist, sys\n"
+        "from tensorprobe import PrecisionDebugger\n"
+        "debugger = PrecisionDebugger(dump_path=sys.argv[1], task='tensor')\n"
+        "debugger.start()\n"
+        "torch.relu(torch.ones(2))\n"
+        "store = dist.HashStore()\n"
+        "dist.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
+        "debugger.step()\n"
+        "dist.destroy_process_group()\n"
+    )
+    run_program(program, tmp_path)
+    assert sorted(child.name for child in (tmp_path / "step0").iterdir()) == ["rank0"]
+    (part,) = open_dump(tmp_path).parts
+    assert part.info.rank == 0
+    (call,) = [call for call in part if call.name == "Torch.relu.0.forward"]
+    value = next(iter(call.leaves())).value
+    assert isinstance(value, TensorValue)
+    assert part.load(value).array.tolist() == [1.0, 1.0]
+
+
+def test_the_end_of_the_process_finishes_the_dump(tmp_path: Path) -> None:
+    program = (
+        "import torch, sys\n"
+        "from tensorprobe import PrecisionDebugger\n"
+        "PrecisionDebugger(dump_path=sys.argv[1])\n"
+        "PrecisionDebugger.start()\n"
+        "torch.relu(torch.ones(2))\n"
+    )
+    run_program(program, tmp_path)
+    assert "Torch.relu.0.forward" in names(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_leaves_the_dump_of_its_parent_alone(tmp_path: Path) -> None:
+    debugger = PrecisionDebugger(dump_path=tmp_path)
+    debugger.start()
+    torch.relu(torch.ones(2))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            torch.sigmoid(torch.ones(2))
+            PrecisionDebugger.stop()
+            code = 0 if debugger._session is None else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    debugger.step()
+    called = names(tmp_path)
+    assert "Torch.relu.0.forward" in called and not any("sigmoid" in n for n in called)
+
+
+def run_program(program: str, folder: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
