@@ -15,6 +15,15 @@ setup(
             # No compiler, no kernel: the install succeeds and numpy does the work.
             optional=True,
         ),
+        Extension(
+            "tensorprobe.capture._calls",
+            [f"src/tensorprobe/capture/{name}.c" for name in ("_calls", "_drafts", "_graph")],
+            depends=["src/tensorprobe/capture/_calls.h"],
+            py_limited_api=True,
+            define_macros=[("Py_LIMITED_API", "0x030A0000")],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
         *(
             Extension(
                 f"tensorprobe.{name}",
@@ -27,8 +36,6 @@ setup(
             )
             for name in (
                 "_crc32",
-                "capture._drafts",
-                "capture._graph",
                 "compare._plain_rows",
                 "report._row_text",
                 "store._entry_text",

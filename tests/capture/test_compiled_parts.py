@@ -19,7 +19,7 @@ from tensorprobe.summary import host
 from tensorprobe.summary.statistics import Measured
 
 pytestmark = pytest.mark.skipif(
-    load_compiled("tensorprobe.capture._graph") is None, reason="built without a C compiler"
+    load_compiled("tensorprobe.capture._calls") is None, reason="built without a C compiler"
 )
 
 
@@ -80,7 +80,7 @@ def find_edges(call: str, *, compiled: bool, autocast: bool) -> tuple[Any, ...]:
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         result = function(*tensors)
         outputs = [result] if isinstance(result, torch.Tensor) else list(result)
-        found = graph_edges._compiled().find(outputs, edges, start) if compiled else None
+        found = graph_edges.compiled_graph().find_nodes(outputs, edges, start) if compiled else None
         if found is None:
             roots = graph_edges._roots(outputs, edges, start)
             edges.settle(outputs)
@@ -106,7 +106,7 @@ def test_the_usual_call_is_found_without_python() -> None:
     a, b = leaf(4, 4) * 1, leaf(4, 4)
     start, edges = graph_edges.next_sequence_number(), graph_edges.input_edges([a, b])
     product = a @ b
-    roots, leaving, _ = graph_edges._compiled().find([product], edges, start)
+    roots, leaving, _ = graph_edges.compiled_graph().find_nodes([product], edges, start)
     assert list(roots) == [product.grad_fn] and leaving[product.grad_fn] == [
         (0, [0], None),
         (1, [1], None),
@@ -163,7 +163,7 @@ def test_a_draft_is_found_until_somebody_writes() -> None:
         # Asked for its version, such a tensor refuses, in both; it never gets into the table.
         with torch.inference_mode():
             inferred = torch.ones(2)
-        table._drafts[id(inferred)] = drafts.make_draft(inferred, Measured(None), None)
+        table.known[id(inferred)] = drafts.make_draft(inferred, Measured(None), None)
         table.find(inferred)
 
 

@@ -100,4 +100,4 @@ def test_drafts_of_freed_tensors_do_not_pile_up() -> None:
     table = DraftTable(is_ordered=False)
     for _ in range(20_000):
         keep(table, torch.ones(1).view(1))
-    assert len(table._drafts) < 5000 and len(table._owners) < 5000
+    assert len(table.known) < 5000 and len(table._owners) < 5000

@@ -1,16 +1,15 @@
 /* What recording a plain tensor needs, for the many that need nothing else.
  *
- *     find(drafts, tensor)           -> its Draft, if nobody has written into it since; else None
- *     is_plain(tensor)               -> whether it holds strided numbers that can be looked at
- *     make(tensor, measured, checked) -> a Draft
- *     stack_key(frame, shown, limit) -> (id of code, place, ...), or None: a code that is not in shown
+ *     find_draft(drafts, tensor)           -> its Draft, if nobody has written into it since; else None
+ *     is_plain(tensor)                     -> whether it holds strided numbers that can be looked at
+ *     make_draft(tensor, measured, checked) -> a Draft
+ *     stack_key(frame, shown, limit)       -> (id of code, place, ...), or None: a code that is not in shown
  *
  * A step looks at thousands of tensors. drafts.py, host.py and stacks.py have the same meaning, say it
  * in Python, and say why.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_calls.h"
 
 /* From drafts.py and host.py. */
 static PyObject *draft_class, *make_reference, *plain_types, *plain_dtypes, *strided, *is_wrapped;
@@ -36,15 +35,10 @@ static int is_true(PyObject *answer)
     return is_so;
 }
 
-static PyObject *find(PyObject *self, PyObject *const *args, Py_ssize_t count)
+PyObject *find_draft(PyObject *drafts, PyObject *wanted)
 {
-    (void)self;
-    if (count != 2 || !PyDict_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "wanted the drafts and a tensor");
-        return NULL;
-    }
-    PyObject *key = PyLong_FromVoidPtr(args[1]);
-    PyObject *draft = key ? PyDict_GetItemWithError(args[0], key) : NULL;
+    PyObject *key = PyLong_FromVoidPtr(wanted);
+    PyObject *draft = key ? PyDict_GetItemWithError(drafts, key) : NULL;
     Py_XDECREF(key);
     if (!draft)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -52,7 +46,7 @@ static PyObject *find(PyObject *self, PyObject *const *args, Py_ssize_t count)
     PyObject *reference = PyObject_GetAttr(draft, text_alive);
     PyObject *tensor = reference ? PyObject_CallObject(reference, NULL) : NULL;
     PyObject *found = NULL;
-    if (tensor == args[1]) {
+    if (tensor == wanted) {
         PyObject *then = PyObject_GetAttr(draft, text_version);
         PyObject *now = PyObject_GetAttr(tensor, text__version);
         int is_same = then && now ? PyObject_RichCompareBool(then, now, Py_EQ) : -1;
@@ -69,6 +63,16 @@ static PyObject *find(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return found;
 }
 
+static PyObject *find(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 2 || !PyDict_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "wanted the drafts and a tensor");
+        return NULL;
+    }
+    return find_draft(args[0], args[1]);
+}
+
 /* Whether a set holds what is asked for, which is taken over. */
 static int holds(PyObject *set, PyObject *item)
 {
@@ -77,7 +81,7 @@ static int holds(PyObject *set, PyObject *item)
     return is_in;
 }
 
-static int looks_plain(PyObject *tensor)
+int looks_plain(PyObject *tensor)
 {
     int is_so = PySet_Contains(plain_types, (PyObject *)Py_TYPE(tensor));
     if (is_so <= 0)
@@ -107,14 +111,6 @@ static PyObject *is_plain(PyObject *self, PyObject *tensor)
     return is_so < 0 ? NULL : PyBool_FromLong(is_so);
 }
 
-/* Give a draft what is taken over; 0 if that worked. */
-static int give(PyObject *draft, PyObject *attribute, PyObject *value)
-{
-    int failed = !value || PyObject_SetAttr(draft, attribute, value);
-    Py_XDECREF(value);
-    return failed;
-}
-
 static PyObject *version_of(PyObject *tensor)
 {
     int is_inference = is_true(call(tensor, text_is_inference));
@@ -123,19 +119,11 @@ static PyObject *version_of(PyObject *tensor)
     return is_inference ? Py_NewRef(no_version) : PyObject_GetAttr(tensor, text__version);
 }
 
-static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
+PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)
 {
-    (void)self;
-    if (count != 3 || !draft_class) {
-        PyErr_SetString(PyExc_TypeError, "wanted set_up, and then a tensor and its numbers");
-        return NULL;
-    }
-    PyObject *tensor = args[0], *nothing = PyTuple_New(0);
-    newfunc make_object = (newfunc)PyType_GetSlot((PyTypeObject *)draft_class, Py_tp_new);
-    PyObject *draft = nothing ? make_object((PyTypeObject *)draft_class, nothing, NULL) : NULL;
-    Py_XDECREF(nothing);
-    if (draft && (PyObject_SetAttr(draft, text_measured, args[1]) ||
-                  PyObject_SetAttr(draft, text_checked, args[2]) ||
+    PyObject *draft = draft_class ? make_empty(draft_class) : NULL;
+    if (draft && (PyObject_SetAttr(draft, text_measured, measured) ||
+                  PyObject_SetAttr(draft, text_checked, checked) ||
                   PyObject_SetAttr(draft, text_file, Py_None) ||
                   PyObject_SetAttr(draft, text__text, Py_None) ||
                   give(draft, text_dtype, PyObject_GetAttr(tensor, text_dtype)) ||
@@ -145,6 +133,16 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
                   give(draft, text_version, version_of(tensor))))
         Py_CLEAR(draft);
     return draft;
+}
+
+static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 3 || !draft_class) {
+        PyErr_SetString(PyExc_TypeError, "wanted set_up, and then a tensor and its numbers");
+        return NULL;
+    }
+    return make_draft(args[0], args[1], args[2]);
 }
 
 /* Add a code and the place in it to the key, if the code is shown; 0 if that worked, 1 if unknown. */
@@ -164,13 +162,8 @@ static int add_place(PyObject *key, PyObject *frame, PyObject *shown)
     return outcome;
 }
 
-static PyObject *stack_key(PyObject *self, PyObject *args)
+PyObject *key_of_stack(PyObject *frame, PyObject *shown, Py_ssize_t limit)
 {
-    PyObject *frame, *shown;
-    Py_ssize_t limit;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OO!n", &frame, &PyDict_Type, &shown, &limit))
-        return NULL;
     PyObject *key = PyList_New(0);
     int outcome = key ? 0 : -1;
     Py_INCREF(frame);
@@ -186,6 +179,16 @@ static PyObject *stack_key(PyObject *self, PyObject *args)
     PyObject *places = outcome ? NULL : PyList_AsTuple(key);
     Py_XDECREF(key);
     return outcome == 1 ? Py_NewRef(Py_None) : places;
+}
+
+static PyObject *stack_key(PyObject *self, PyObject *args)
+{
+    PyObject *frame, *shown;
+    Py_ssize_t limit;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO!n", &frame, &PyDict_Type, &shown, &limit))
+        return NULL;
+    return key_of_stack(frame, shown, limit);
 }
 
 static PyObject *set_up(PyObject *self, PyObject *args)
@@ -204,25 +207,20 @@ static PyObject *set_up(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {
-    {"set_up", set_up, METH_VARARGS, "Take the classes and sets of drafts.py and host.py."},
-    {"find", (PyCFunction)(void (*)(void))find, METH_FASTCALL, "Return the draft of a tensor, or None."},
+PyMethodDef draft_methods[] = {
+    {"set_up_drafts", set_up, METH_VARARGS, "Take the classes and sets of drafts.py and host.py."},
+    {"find_draft", (PyCFunction)(void (*)(void))find, METH_FASTCALL, "Return the draft of a tensor, or None."},
     {"is_plain", is_plain, METH_O, "Whether a tensor holds strided numbers."},
-    {"make", (PyCFunction)(void (*)(void))make, METH_FASTCALL, "Make a draft."},
+    {"make_draft", (PyCFunction)(void (*)(void))make, METH_FASTCALL, "Make a draft."},
     {"stack_key", stack_key, METH_VARARGS, "Return what tells a call stack from others."},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_drafts", "What recording a plain tensor needs.", -1, methods, NULL, NULL,
-    NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__drafts(void)
+int begin_drafts(void)
 {
 #define INTERN(text)                                                                                 \
     if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
-        return NULL;
+        return -1;
     TEXTS(INTERN)
-    return PyModule_Create(&module);
+    return 0;
 }

@@ -1,27 +1,29 @@
 /* Where the gradients of a call's inputs and outputs are on the autograd graph.
  *
- *     take(tensors)                  -> InputEdges, before the call
- *     find(outputs, edges, start)    -> (roots, leaving, incoming), after it; None: ask Python
+ *     take_edges(tensors)                -> InputEdges, before the call
+ *     find_nodes(outputs, edges, start)  -> (roots, leaving, incoming), after it; None: ask Python
+ *     find_root(outputs, edges, start, passes_over_shapes)
+ *                                        -> (node, places), its only root; (): none; None: ask Python
+ *     find_leaving(node, edges, start)   -> (leaving, incoming) of a call with this root
  *
  * Every call of a training pays for this twice, so the usual call is done here. Calls that write into
  * views or hand them back are for graph_edges.py, which has the same meaning and says why in its
  * comments.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
+#include "_calls.h"
 
 /* AccumulateGrad carries the largest number there is. */
 #define NEWEST UINT64_MAX
 
 /* From graph_edges.py. */
 static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on, *place_in_base;
+static PyObject *only_reshapes;
 
 #define TEXTS(X)                                                                                     \
     X(requires_grad) X(_is_view) X(_base) X(_version) X(grad_fn) X(output_nr) X(next_functions)      \
     X(_sequence_nr) X(variable) X(count) X(leaves) X(nodes) X(views) X(_view_inputs)                 \
-    X(positions_under_cast)
+    X(positions_under_cast) X(is_cast)
 #define DECLARE(text) static PyObject *text_##text;
 TEXTS(DECLARE)
 
@@ -142,23 +144,24 @@ static int collect_inputs(PyObject *tensors, PyObject *nodes, PyObject *leaves, 
     return 0;
 }
 
-static PyObject *take(PyObject *self, PyObject *tensors)
+PyObject *take_edges(PyObject *tensors)
 {
-    (void)self;
     if (!edges_class || !PyList_Check(tensors)) {
         PyErr_SetString(PyExc_TypeError, "wanted set_up, and then a list of tensors");
         return NULL;
     }
     PyObject *leaves = PyDict_New(), *nodes = PyDict_New(), *cuts = PyDict_New();
     PyObject *views = PyList_New(0), *count = PyLong_FromSsize_t(PyList_Size(tensors));
-    PyObject *nothing = PyTuple_New(0), *edges = NULL;
-    if (leaves && nodes && cuts && views && count && nothing &&
-        !collect_inputs(tensors, nodes, leaves, views)) {
-        newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)edges_class, Py_tp_new);
-        edges = make((PyTypeObject *)edges_class, nothing, NULL);
+    PyObject *is_cast = NULL, *edges = NULL;
+    if (leaves && nodes && cuts && views && count &&
+        !collect_inputs(tensors, nodes, leaves, views))
+        is_cast = PyDict_Size(leaves) ? PyObject_CallObject(is_autocast_on, NULL) : Py_NewRef(Py_False);
+    if (is_cast) {
+        edges = make_empty(edges_class);
         if (edges && (PyObject_SetAttr(edges, text_count, count) ||
                       PyObject_SetAttr(edges, text_leaves, leaves) ||
                       PyObject_SetAttr(edges, text_nodes, nodes) ||
+                      PyObject_SetAttr(edges, text_is_cast, is_cast) ||
                       PyObject_SetAttr(edges, text_views, cuts) ||
                       PyObject_SetAttr(edges, text__view_inputs, views)))
             Py_CLEAR(edges);
@@ -168,8 +171,14 @@ static PyObject *take(PyObject *self, PyObject *tensors)
     Py_XDECREF(cuts);
     Py_XDECREF(views);
     Py_XDECREF(count);
-    Py_XDECREF(nothing);
+    Py_XDECREF(is_cast);
     return edges;
+}
+
+static PyObject *take(PyObject *self, PyObject *tensors)
+{
+    (void)self;
+    return take_edges(tensors);
 }
 
 /* Whether a node was made since the call began; -1 on failure. */
@@ -358,15 +367,11 @@ static Outcome find_leaving(PyObject *roots, PyObject *edges, uint64_t start, Py
                             PyObject *incoming)
 {
     PyObject *nodes = PyObject_GetAttr(edges, text_nodes), *leaves = PyObject_GetAttr(edges, text_leaves);
-    PyObject *pending = NULL, *answer = NULL;
+    PyObject *pending = NULL;
     int failed = !nodes || !leaves;
     if (!failed && (PyDict_Size(nodes) || PyDict_Size(leaves))) {
-        int is_cast = 0;
-        if (PyDict_Size(leaves)) {
-            answer = PyObject_CallObject(is_autocast_on, NULL);
-            is_cast = answer ? PyObject_IsTrue(answer) : -1;
-        }
-        pending = PyDict_Keys(roots);
+        int is_cast = has(edges, text_is_cast);
+        pending = PySequence_List(roots);
         failed = is_cast < 0 || !pending;
         for (Py_ssize_t i = 0; !failed && i < PyList_Size(pending); i++)
             failed = PyDict_SetItem(incoming, PyList_GetItem(pending, i), Py_None);
@@ -375,8 +380,14 @@ static Outcome find_leaving(PyObject *roots, PyObject *edges, uint64_t start, Py
     Py_XDECREF(nodes);
     Py_XDECREF(leaves);
     Py_XDECREF(pending);
-    Py_XDECREF(answer);
     return failed ? FAILED : DONE;
+}
+
+/* Find the roots of a usual call whose views nobody wrote into. */
+static Outcome find_usual_roots(PyObject *outputs, PyObject *views, uint64_t start, PyObject *roots)
+{
+    Outcome outcome = views && roots ? find_roots(outputs, views, start, roots) : FAILED;
+    return outcome == DONE && PyDict_Size(roots) ? are_views_untouched(views) : outcome;
 }
 
 static PyObject *find(PyObject *self, PyObject *args)
@@ -388,14 +399,9 @@ static PyObject *find(PyObject *self, PyObject *args)
         return NULL;
     PyObject *views = PyObject_GetAttr(edges, text__view_inputs);
     PyObject *roots = PyDict_New(), *leaving = PyDict_New(), *incoming = PyDict_New();
-    Outcome outcome = FAILED;
-    if (views && roots && leaving && incoming)
-        outcome = find_roots(outputs, views, start, roots);
-    if (outcome == DONE && PyDict_Size(roots)) {
-        outcome = are_views_untouched(views);
-        if (outcome == DONE)
-            outcome = find_leaving(roots, edges, start, leaving, incoming);
-    }
+    Outcome outcome = leaving && incoming ? find_usual_roots(outputs, views, start, roots) : FAILED;
+    if (outcome == DONE && PyDict_Size(roots))
+        outcome = find_leaving(roots, edges, start, leaving, incoming);
     if (outcome == DONE)
         found = PyTuple_Pack(3, roots, leaving, incoming);
     else if (outcome == UNUSUAL)
@@ -407,37 +413,115 @@ static PyObject *find(PyObject *self, PyObject *args)
     return found;
 }
 
+/* Whether a view's own node only gives the gradient that its base's node gets another shape. */
+static int is_reshaping(PyObject *own, PyObject *base)
+{
+    PyObject *next = PyObject_GetAttr(own, text_next_functions);
+    if (!next)
+        return -1;
+    int is_above = PyTuple_Size(next) == 1 && PyTuple_GetItem(PyTuple_GetItem(next, 0), 0) == base;
+    Py_DECREF(next);
+    PyObject *answer = is_above ? PyObject_CallFunctionObjArgs(only_reshapes, own, NULL) : NULL;
+    int is_so = answer ? PyObject_IsTrue(answer) : is_above ? -1 : 0;
+    Py_XDECREF(answer);
+    return is_so;
+}
+
+/* Set the only node and its places; UNUSUAL if there are more, or a place is a part of a base. */
+static Outcome single_root(PyObject *roots, int may_cut, PyObject **found)
+{
+    PyObject *node, *places, *other;
+    Py_ssize_t at = 0, count = PyDict_Size(roots);
+    if (!PyDict_Next(roots, &at, &node, &places)) {
+        *found = PyTuple_New(0);
+        return *found ? DONE : FAILED;
+    }
+    for (Py_ssize_t i = 0; !may_cut && i < PyList_Size(places); i++)
+        if (PyTuple_GetItem(PyList_GetItem(places, i), 2) != Py_None)
+            return UNUSUAL;
+    if (count == 2 && may_cut && PyDict_Next(roots, &at, &other, NULL)) {
+        int is_enough = is_reshaping(other, node);
+        if (is_enough < 0)
+            return FAILED;
+        count -= is_enough;
+    }
+    if (count > 1)
+        return UNUSUAL;
+    *found = PyTuple_Pack(2, node, places);
+    return *found ? DONE : FAILED;
+}
+
+PyObject *root_of(PyObject *outputs, PyObject *edges, uint64_t start, int passes_over_shapes)
+{
+    PyObject *found = NULL;
+    PyObject *views = PyObject_GetAttr(edges, text__view_inputs), *roots = PyDict_New();
+    Outcome outcome = find_usual_roots(outputs, views, start, roots);
+    if (outcome == DONE)
+        outcome = single_root(roots, passes_over_shapes && PyList_Size(outputs) == 1, &found);
+    /* Views are tensors, which must not live until the backward pass. */
+    if (outcome == DONE && PyList_Size(views) && PyList_SetSlice(views, 0, PyList_Size(views), NULL))
+        Py_CLEAR(found);
+    Py_XDECREF(views);
+    Py_XDECREF(roots);
+    return outcome == UNUSUAL ? Py_NewRef(Py_None) : found;
+}
+
+static PyObject *root(PyObject *self, PyObject *args)
+{
+    PyObject *outputs, *edges;
+    unsigned long long start;
+    int passes_over_shapes;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!OKp", &PyList_Type, &outputs, &edges, &start, &passes_over_shapes))
+        return NULL;
+    return root_of(outputs, edges, start, passes_over_shapes);
+}
+
+static PyObject *leave(PyObject *self, PyObject *args)
+{
+    PyObject *node, *edges, *found = NULL;
+    unsigned long long start;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOK", &node, &edges, &start))
+        return NULL;
+    PyObject *roots = PyTuple_Pack(1, node), *leaving = PyDict_New(), *incoming = PyDict_New();
+    if (roots && leaving && incoming && find_leaving(roots, edges, start, leaving, incoming) == DONE)
+        found = PyTuple_Pack(2, leaving, incoming);
+    Py_XDECREF(roots);
+    Py_XDECREF(leaving);
+    Py_XDECREF(incoming);
+    return found;
+}
+
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
     (void)self;
-    PyObject *given[5];
-    PyObject **kept[] = {&edges_class, &view_class, &leaf_node_class, &is_autocast_on, &place_in_base};
-    if (!PyArg_ParseTuple(args, "OOOOO", given, given + 1, given + 2, given + 3, given + 4))
+    PyObject *given[6];
+    PyObject **kept[] = {&edges_class,    &view_class,    &leaf_node_class,
+                         &is_autocast_on, &place_in_base, &only_reshapes};
+    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5))
         return NULL;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         Py_XDECREF(*kept[i]);
         *kept[i] = Py_NewRef(given[i]);
     }
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {
-    {"set_up", set_up, METH_VARARGS, "Take the classes of graph_edges.py."},
-    {"take", take, METH_O, "Return where the gradients of tensors go."},
-    {"find", find, METH_VARARGS, "Return the nodes that a call's gradients come in at and leave from."},
+PyMethodDef graph_methods[] = {
+    {"set_up_graph", set_up, METH_VARARGS, "Take the classes of graph_edges.py."},
+    {"take_edges", take, METH_O, "Return where the gradients of tensors go."},
+    {"find_nodes", find, METH_VARARGS, "Return the nodes that a call's gradients come in at and leave from."},
+    {"find_root", root, METH_VARARGS, "Return the one node that a call's gradients come in at."},
+    {"find_leaving", leave, METH_VARARGS, "Return the nodes that they leave from."},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_graph", "The edges of a call's piece of the autograd graph.", -1, methods,
-    NULL, NULL, NULL, NULL,
-};
-
-PyMODINIT_FUNC PyInit__graph(void)
+int begin_graph(void)
 {
 #define INTERN(text)                                                                                 \
     if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
-        return NULL;
+        return -1;
     TEXTS(INTERN)
-    return PyModule_Create(&module);
+    return 0;
 }

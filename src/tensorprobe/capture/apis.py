@@ -62,6 +62,9 @@ class ApiTable:
     Args:
         add: names to count although the rules leave them out, `Tensor.item`.
         skip: names to leave out although the rules count them, `Tensor.__getitem__`.
+
+    Attributes:
+        usual: what gate.py notes of functions whose calls compiled code can record.
     """
 
     def __init__(self, *, add: Iterable[str] = (), skip: Iterable[str] = ()) -> None:
@@ -69,18 +72,23 @@ class ApiTable:
         self._skip = frozenset(skip)
         self._known: dict[Any, Api | None] = {}
         self._custom: dict[Any, Api] = {}
+        self.usual: dict[Any, tuple[Api, str, int] | None] = {}
 
     def register(self, module: ModuleType | type, name: str, prefix: str) -> None:
         """Count a function of any module under a prefix of the user's own."""
         function = getattr(module, name)
         self._custom[function] = Api(prefix, name)
-        self._known.pop(function, None)
+        self._forget(function)
 
     def restore(self, module: ModuleType | type, name: str) -> None:
         """Undo `register`."""
         function = getattr(module, name)
         self._custom.pop(function, None)
+        self._forget(function)
+
+    def _forget(self, function: Any) -> None:
         self._known.pop(function, None)
+        self.usual.pop(function, None)
 
     def look_up(self, function: Callable[..., Any]) -> Api | None:
         """Return an API's name, or None if its calls do not count."""

@@ -31,15 +31,15 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["Drafted", "describe", "tensors_in"]
+__all__ = ["SMALL_INTS", "Drafted", "describe", "tensors_in"]
 
 _DEEPEST = 20
 # Down to here a value that stands in several places is described in each.
 _SHALLOW = 6
 _LONGEST_TEXT = 200
 _SCALARS = frozenset((bool, int, float, complex, str))
-# Dimensions, nearly always.
-_SMALL_INTS = {number: ScalarValue("int", number) for number in range(-8, 33)}
+SMALL_INTS = {number: ScalarValue("int", number) for number in range(-8, 33)}
+"""Dimensions, nearly always."""
 
 Drafted = Any
 """A value that may hold drafts in place of tensors."""
@@ -62,7 +62,7 @@ def describe(
         return None
     kind = type(value)
     if kind in _SCALARS:
-        known = _SMALL_INTS.get(value) if kind is int else None
+        known = SMALL_INTS.get(value) if kind is int else None
         return known or ScalarValue(kind.__name__, value)
     if isinstance(value, torch.Tensor):
         return on_tensor(value, path)

@@ -21,7 +21,7 @@ from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary import host
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import PLAIN_DTYPES
-from tensorprobe.summary.layout import merged_layout
+from tensorprobe.summary.layout import merge_layout, merged_layout
 from tensorprobe.summary.statistics import Measured
 
 __all__ = ["Draft", "DraftTable", "Numbers", "PartDraft", "is_plain", "make_draft"]
@@ -90,15 +90,15 @@ _usual_text = read_drafts(Draft, _DTYPE_NAMES.__getitem__)
 
 def _set_up_compiled() -> Any:
     """Return what looks at tensors with fewer steps of Python, where it is built."""
-    compiled = load_compiled("tensorprobe.capture._drafts", "set_up", "find", "is_plain", "make")
+    compiled = load_compiled("tensorprobe.capture._calls", "set_up_drafts", "make_draft")
     if compiled is not None:
-        compiled.set_up(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION)
+        compiled.set_up_drafts(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION)
     return compiled
 
 
 _compiled = _set_up_compiled()
 make_draft: Callable[[torch.Tensor, Measured, Checked | None], Draft] = (
-    Draft if _compiled is None else _compiled.make
+    Draft if _compiled is None else _compiled.make_draft
 )
 """Makes the draft of a plain tensor."""
 is_plain: Callable[[torch.Tensor], bool] = (
@@ -145,20 +145,31 @@ class DraftTable:
         is_ordered: whether numbers depend on the order of the elements, as a checksum does.
 
     Attributes:
+        known: the drafts by the ids of their tensors; always this object.
         find: returns the draft of a tensor, if nobody has written into it since; else None.
     """
 
     def __init__(self, *, is_ordered: bool) -> None:
         self._is_ordered = is_ordered
-        self._drafts: dict[int, Draft] = {}
+        self.known: dict[int, Draft] = {}
         self._owners: dict[int, _Memory] = {}
         self._limit = _MANY
         self.find: Callable[[torch.Tensor], Draft | None] = (
-            self._find if _compiled is None else partial(_compiled.find, self._drafts)
+            self._find if _compiled is None else partial(_compiled.find_draft, self.known)
         )
 
+    def parts(self) -> dict[str, Any]:
+        """Return what _calls.c finds drafts with, by the names that it knows."""
+        return {
+            "drafts": self.known,
+            "owners": self._owners,
+            "memory_class": _Memory,
+            "merge": merge_layout,
+            "many": _MANY,
+        }
+
     def _find(self, tensor: torch.Tensor) -> Draft | None:
-        draft = self._drafts.get(id(tensor))
+        draft = self.known.get(id(tensor))
         # An id is handed out again once its object is gone.
         if draft is None or draft.alive() is not tensor or draft.version != tensor._version:
             return None
@@ -186,13 +197,14 @@ class DraftTable:
         """
         if draft.version == _NO_VERSION:
             return
-        if len(self._drafts) >= self._limit:
-            # The table stays the same object, which `find` knows.
-            for key in [key for key, known in self._drafts.items() if known.alive() is None]:
-                del self._drafts[key]
-            self._owners = {k: m for k, m in self._owners.items() if m.alive() is not None}
-            self._limit = max(_MANY, 2 * len(self._drafts))
-        self._drafts[id(tensor)] = draft
+        if len(self.known) >= self._limit:
+            # The tables stay the same objects, which `find` knows.
+            for key in [key for key, known in self.known.items() if known.alive() is None]:
+                del self.known[key]
+            for key in [key for key, memory in self._owners.items() if memory.alive() is None]:
+                del self._owners[key]
+            self._limit = max(_MANY, 2 * len(self.known))
+        self.known[id(tensor)] = draft
         if has_place:
             return
         owner = tensor._base
@@ -204,7 +216,7 @@ class DraftTable:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._drafts.clear()
+        self.known.clear()
         self._owners.clear()
 
     def _memory_of(self, owner: torch.Tensor) -> _Memory | None:

@@ -15,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.apis import Api
+from tensorprobe.capture.gate import make_gate, note_function
 from tensorprobe.capture.operators import is_right_operand, operator_at
 from tensorprobe.capture.spelling import as_spelled
 
@@ -56,6 +57,7 @@ class FunctionWatcher(TorchFunctionMode):
         self._session = session
         # Whether it is over, though torch may have the mode on until a backward pass is.
         self.is_retired = False
+        self._gate: Any = None
         self._is_distributed = (
             torch.distributed.is_available() and torch.distributed.is_initialized()
         )
@@ -70,6 +72,24 @@ class FunctionWatcher(TorchFunctionMode):
             torch.Tensor.backward: backward_of_tensor,
         }
 
+    def open_gate(self, session: Session) -> None:
+        """Leave the usual calls to compiled code, where there is some and all calls are wanted."""
+        asked = {
+            "as_written": _as_written,
+            "is_machinery": _is_machinery,
+            "is_distributed": self._is_distributed,
+        }
+        self._gate = make_gate(self, session, asked)
+        if self._gate is not None:
+            # torch asks the object, not its class.
+            self.__dict__["__torch_function__"] = self._gate
+
+    def retire(self) -> None:
+        """Record nothing more."""
+        self.is_retired = True
+        self._gate = None
+        self.__dict__.pop("__torch_function__", None)
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -83,13 +103,16 @@ class FunctionWatcher(TorchFunctionMode):
         if types and _PLAIN_TYPES.issuperset(types):
             # Functions of torch that are written in Python name the plain ones, too.
             types = ()
-        if _is_replaced(func):
+        is_replaced = _is_replaced(func)
+        if is_replaced:
             func = _called_function(func, sys._getframe(1))
         if func in self._passes:
             # A class of the user's own has a say in it.
             run = func if types else self._passes[func]
             return run(*args, **kwargs)
         api = self._session.apis.look_up(func)
+        if self._gate is not None and not is_replaced:
+            note_function(self._session.apis, func, api, is_operator=_may_be_operator(api))
         if api is None or (torch._C._current_graph_task_id() != -1 and _is_inside_operator(func)):
             return func(*args, **kwargs)
         if self._is_distributed and _is_machinery(sys._getframe(1)):
@@ -97,9 +120,10 @@ class FunctionWatcher(TorchFunctionMode):
         if func is torch.empty and sys._getframe(1).f_code.co_filename == _UNPICKLING:
             # When batches of a DataLoader's workers arrive differs from run to run.
             return func(*args, **kwargs)
-        if api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS:
-            api = _as_written(api, args)
-        spelled = as_spelled(func, args, kwargs)
+        frame = sys._getframe(1)
+        if _may_be_operator(api):
+            api = _as_written(api, args, frame)
+        spelled = as_spelled(func, args, kwargs, frame)
         if types:
             return self._watch_subclasses(api, func, args, kwargs, spelled)
         return self._session.watch_call(api, func, args, kwargs, spelled=spelled)
@@ -198,8 +222,12 @@ def _is_machinery(frame: FrameType) -> bool:
     return caller is not None and caller.f_code.co_filename.startswith(_DISTRIBUTED)
 
 
-def _as_written(api: Api, args: tuple[Any, ...]) -> Api:
-    frame = sys._getframe(2)
+def _may_be_operator(api: Api | None) -> bool:
+    return api is not None and api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS
+
+
+def _as_written(api: Api, args: tuple[Any, ...], frame: FrameType) -> Api:
+    """Return the operator that a call was written as in a frame, or the API that it is."""
     while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
         # A mode of somebody else's stands above ours and hands its call on.
         frame = frame.f_back

@@ -2,6 +2,9 @@
 
     input_edges (before the call) ─► GradientWatcher.watch (after it) ─► hooks on nodes ─► done
 
+Where nobody can get hold of a tensor from inside a call, only its root is hooked at once, and the
+nodes behind it when it runs: a forward pass on a GPU waits for the host, a backward pass does not.
+
 A hook on each node at an edge of the call's piece of the graph hands over the gradients that come
 in (of the outputs) and that leave towards the inputs. An input that is reached over several edges
 gets their sum. Nothing is returned from a hook, so nothing changes.
@@ -22,13 +25,21 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
-from tensorprobe.capture.graph_edges import InputEdges, NodeInput, NodeOutput, nodes_at_edges
+from tensorprobe.capture.graph_edges import (
+    InputEdges,
+    NodeInput,
+    NodeOutput,
+    nodes_at_edges,
+    nodes_leaving,
+    only_root,
+)
 
-__all__ = ["GradientWatcher"]
+__all__ = ["GradientWatcher", "RootHook"]
 
 _Gradients = Sequence["torch.Tensor | None"]
 _NO_PASS = -1
 _current_pass = torch._C._current_graph_task_id
+_current_node = torch._C._current_autograd_node
 
 _Found = list["torch.Tensor | None"]
 OnGradients = Callable[[str, "str | None", _Found, _Found], None]
@@ -132,6 +143,53 @@ class _NodeHook:
         self.watcher.on_backward(self, grad_inputs, grad_outputs)
 
 
+class RootHook:
+    """What the only root of a call calls: the rest of its piece is looked for when it does.
+
+    Attributes:
+        watcher: whom it tells.
+        name: of the backward call.
+        parent: of the module call around it.
+        start: the sequence number before the call.
+        count: how many tensors it returned.
+        edges: where the gradients of its inputs go.
+        done: gets the gradients.
+        outputs: which gradients of the root are which output's.
+        hook: what the root calls in its place once the rest is found.
+    """
+
+    __slots__ = (
+        "count", "done", "edges", "hook", "name", "outputs", "parent", "start", "watcher"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        watcher: GradientWatcher,
+        name: str,
+        parent: str | None,
+        start: int,
+        count: int,
+        edges: InputEdges,
+        done: OnGradients,
+        outputs: Sequence[NodeOutput],
+    ) -> None:
+        self.watcher = watcher
+        self.name = name
+        self.parent = parent
+        self.start = start
+        self.count = count
+        self.edges = edges
+        self.done = done
+        self.outputs = outputs
+        self.hook: _NodeHook | None = None
+
+    def __call__(self, grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
+        """Hand the root's gradients over."""
+        hook = self.hook or self.watcher.find_rest(self)
+        if hook is not None:
+            hook(grad_inputs, grad_outputs)
+
+
 class GradientWatcher:
     """Hooks the nodes of calls, and takes every hook away again.
 
@@ -140,6 +198,7 @@ class GradientWatcher:
         keeps_tensors: whether data are kept, each tensor's once: calls then hand over the same.
 
     Attributes:
+        is_active: whether gradients are taken; not once it is closed.
         passed_over: how often a call was reached by a second backward pass and not recorded again.
     """
 
@@ -157,7 +216,7 @@ class GradientWatcher:
         self._devices: set[torch.device] = set()
         # Hooks come from several threads where there are several devices.
         self._lock = threading.RLock()
-        self._is_active = True
+        self.is_active = True
 
     def watch(
         self,
@@ -182,30 +241,66 @@ class GradientWatcher:
             is_sealed: whether nobody outside the call gets hold of a tensor from inside but what it
                 returns, as is so with a function of torch and not with a module.
         """
-        roots, leaving = nodes_at_edges(
-            outputs, edges, start, passes_over_shapes=is_sealed and not self._keeps_tensors
-        )
+        over = is_sealed and not self._keeps_tensors
+        root = only_root(outputs, edges, start, passes_over_shapes=over) if is_sealed else None
+        keep = self._handles.append
+        if root is not None:
+            if root:
+                self.note_place(outputs)
+                node, places = root
+                hook = RootHook(self, name, parent, start, len(outputs), edges, done, places)
+                keep(node.register_hook(hook))
+            return
+        roots, leaving = nodes_at_edges(outputs, edges, start, passes_over_shapes=over)
         if not roots:
             return
+        self.note_place(outputs)
+        call = _Call(name, parent, start, len(outputs), edges, done)
+        for node, of_outputs in roots.items():
+            hooked = _NodeHook(self, call, node, of_outputs, leaving.pop(node, ()))
+            keep(node.register_hook(hooked))
+        for node, of_inputs in leaving.items():
+            keep(node.register_hook(_NodeHook(self, call, node, (), of_inputs)))
+        call.nodes = call.missing = len(roots) + len(leaving)
+
+    def note_place(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Note by which thread and on which devices a call was made, if it is a forward one."""
         if _current_pass() == _NO_PASS:
             self._threads.add(threading.get_ident())
             for tensor in outputs:
                 self._devices.add(tensor.device)
-        call = _Call(name, parent, start, len(outputs), edges, done)
-        keep = self._handles.append
-        for node, of_outputs in roots.items():
-            hook = _NodeHook(self, call, node, of_outputs, leaving.pop(node, ()))
-            keep(node.register_hook(hook))
-        for node, of_inputs in leaving.items():
-            keep(node.register_hook(_NodeHook(self, call, node, (), of_inputs)))
-        call.nodes = call.missing = len(roots) + len(leaving)
+
+    def parts(self) -> dict[str, Any]:
+        """Return what _calls.c hooks the root of a call with, by the names that it knows."""
+        return {"gradients": self, "hook_class": RootHook, "add_handle": self._handles.append}
+
+    def find_rest(self, root: RootHook) -> _NodeHook | None:
+        """Hook the nodes behind a root, which is running and of which none has run; once."""
+        try:
+            with self._lock, torch._C.DisableTorchFunction():
+                if not self.is_active:
+                    return None
+                call = _Call(root.name, root.parent, root.start, root.count, root.edges, root.done)
+                node = _current_node()
+                over = not self._keeps_tensors
+                leaving = nodes_leaving(node, root.edges, root.start, passes_over_shapes=over)
+                hook = _NodeHook(self, call, node, root.outputs, leaving.pop(node, ()))
+                for inner, of_inputs in leaving.items():
+                    behind = _NodeHook(self, call, inner, (), of_inputs)
+                    self._handles.append(inner.register_hook(behind))
+                call.nodes = call.missing = 1 + len(leaving)
+                root.hook = hook
+                return hook
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._on_failure(root.name, err)
+            return None
 
     def close(self) -> None:
         """Remove every hook, and hand over what came in of calls that did not complete."""
         with self._lock:
             for task in list(self._open):
                 self._end_pass(task)
-            self._is_active = False
+            self.is_active = False
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
@@ -215,7 +310,7 @@ class GradientWatcher:
         call = hook.call
         try:
             with self._lock, torch._C.DisableTorchFunction():
-                if not self._is_active or not self._begins(call, hook.number):
+                if not self.is_active or not self._begins(call, hook.number):
                     return
                 if count_dispatch_modes():
                     with torch.no_grad(), without_dispatch_modes():

@@ -1,6 +1,7 @@
 """Find the edges of a call's piece of the autograd graph, where gradients come in and leave it.
 
     input_edges (before the call) ─► nodes_at_edges (after it): roots, and nodes towards the inputs
+                                  └► only_root (after it) ─► nodes_leaving (in the backward pass)
 
 The nodes that a call made are those between its outputs and its inputs whose sequence number is not
 older than the call. Where the node at an edge only gives a gradient another shape, its neighbour
@@ -11,7 +12,7 @@ _graph.c, which has the same meaning.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +24,12 @@ __all__ = [
     "InputEdges",
     "NodeInput",
     "NodeOutput",
+    "compiled_graph",
     "input_edges",
     "next_sequence_number",
     "nodes_at_edges",
+    "nodes_leaving",
+    "only_root",
 ]
 
 _Node = Any
@@ -123,12 +127,13 @@ class InputEdges:
 
     Attributes:
         count: how many tensors the call was given.
+        is_cast: whether autocast may have cast a leaf.
         leaves: the places of each leaf, by its id.
         nodes: the places of each other input, by the edge that its gradient goes over.
         views: the places whose gradient comes as a part of that of their base.
     """
 
-    __slots__ = ("_view_inputs", "count", "leaves", "nodes", "views")
+    __slots__ = ("_view_inputs", "count", "is_cast", "leaves", "nodes", "views")
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.count = len(tensors)
@@ -143,6 +148,7 @@ class InputEdges:
                 self._add_view(position, tensor)
             else:
                 self._add(position, tensor)
+        self.is_cast = bool(self.leaves) and torch._C._is_any_autocast_enabled()
 
     def view_input(self, tensor: torch.Tensor) -> _ViewInput | None:
         """Return what is known of a tensor if it is an input and a view."""
@@ -150,6 +156,11 @@ class InputEdges:
             if view.tensor is tensor:
                 return view
         return None
+
+    @property
+    def has_written_views(self) -> bool:
+        """Whether somebody has written into an input that is a view."""
+        return any(view.tensor._version for view in self._view_inputs)
 
     def settle(self, outputs: Sequence[torch.Tensor]) -> None:
         """Find the nodes of inputs that are views, now that the call is over."""
@@ -199,12 +210,14 @@ class InputEdges:
 
 
 @functools.cache
-def _compiled() -> Any:
+def compiled_graph() -> Any:
     """Return what finds the edges of usual calls in a fraction of the time, where it is built."""
-    graph = load_compiled("tensorprobe.capture._graph", "set_up", "take", "find")
+    graph = load_compiled("tensorprobe.capture._calls", "set_up_graph", "find_leaving")
     if graph is not None:
         is_autocast_on = torch._C._is_any_autocast_enabled
-        graph.set_up(InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, _place_in_base)
+        graph.set_up_graph(
+            InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, _place_in_base, _only_reshapes
+        )
     return graph
 
 
@@ -212,10 +225,10 @@ def input_edges(tensors: list[torch.Tensor]) -> InputEdges:
     """Return where the gradients of a call's inputs go, as `InputEdges` itself does."""
     if is_transforming():
         tensors = [below_vmap(tensor) for tensor in tensors]
-    graph = _compiled()
+    graph = compiled_graph()
     if graph is None:
         return InputEdges(tensors)
-    edges: InputEdges = graph.take(tensors)
+    edges: InputEdges = graph.take_edges(tensors)
     return edges
 
 
@@ -251,8 +264,8 @@ def nodes_at_edges(
     """
     if is_transforming():
         outputs = [below_vmap(tensor) for tensor in outputs]
-    graph = _compiled()
-    found = None if graph is None else graph.find(outputs, edges, start)
+    graph = compiled_graph()
+    found = None if graph is None else graph.find_nodes(outputs, edges, start)
     if found is None:
         roots = _roots(outputs, edges, start)
         if not roots:
@@ -264,8 +277,52 @@ def nodes_at_edges(
     if len(outputs) > 1:
         _forget_shared_bases(roots)
     if passes_over_shapes and len(incoming) > 1:
-        _pass_over_shapes(roots, leaving, incoming, outputs)
+        _pass_over_shapes(roots, leaving, incoming)
     return roots, leaving
+
+
+def only_root(
+    outputs: list[torch.Tensor], edges: InputEdges, start: int, *, passes_over_shapes: bool
+) -> tuple[_Node, list[NodeOutput]] | tuple[()] | None:
+    """Return the one node where gradients come into a usual call's piece of the graph.
+
+    Its `nodes_leaving` can be asked for when it runs: what nobody else gets hold of runs after it.
+
+    Returns:
+        The node and its outputs; () if no gradient comes; None where `nodes_at_edges` must say.
+    """
+    if is_transforming():
+        return None
+    graph = compiled_graph()
+    if graph is not None:
+        found: tuple[_Node, list[NodeOutput]] | tuple[()] | None
+        found = graph.find_root(outputs, edges, start, passes_over_shapes)
+        return found
+    if edges.has_written_views or any(edges.view_input(tensor) for tensor in outputs):
+        return None
+    roots = _roots(outputs, edges, start)
+    if passes_over_shapes and len(outputs) == 1:
+        _drop_reshaping_root(roots)
+    elif any(cut is not None for places in roots.values() for *_, cut in places):
+        return None
+    if len(roots) > 1:
+        return None
+    edges.settle(outputs)
+    return next(iter(roots.items()), ())
+
+
+def nodes_leaving(
+    root: _Node, edges: InputEdges, start: int, *, passes_over_shapes: bool
+) -> dict[_Node, list[NodeInput]]:
+    """Return the nodes where gradients leave a call's piece of the graph, which has one root."""
+    graph = compiled_graph()
+    if graph is None:
+        leaving, incoming = _edges_to_inputs((root,), edges, start)
+    else:
+        leaving, incoming = graph.find_leaving(root, edges, start)
+    if passes_over_shapes and len(incoming) > 1:
+        _pass_over_shapes((root,), leaving, incoming)
+    return leaving
 
 
 def _roots(
@@ -352,7 +409,7 @@ def _is_shared(base: _Node, view: _Node | None, users: dict[_Node, int]) -> bool
 
 
 def _edges_to_inputs(
-    roots: dict[_Node, list[NodeOutput]], edges: InputEdges, start: int
+    roots: Collection[_Node], edges: InputEdges, start: int
 ) -> tuple[dict[_Node, list[NodeInput]], _Incoming]:
     """Walk the call's own piece of the graph and find the edges that leave it towards inputs."""
     leaving: dict[_Node, list[NodeInput]] = {}
@@ -360,7 +417,6 @@ def _edges_to_inputs(
     nodes, leaves = edges.nodes, edges.leaves
     if not nodes and not leaves:
         return leaving, incoming
-    is_autocast = leaves and torch._C._is_any_autocast_enabled()
     pending = list(roots)
     incoming = dict.fromkeys(roots)
     # A module's piece of the graph may be long: nothing here is asked twice.
@@ -375,7 +431,7 @@ def _edges_to_inputs(
             if positions is None and leaves:
                 if type(child) is _ACCUMULATE:
                     positions = leaves.get(id(child.variable))
-                elif is_autocast:
+                elif edges.is_cast:
                     positions, change = edges.positions_under_cast(child)
             if positions is not None:
                 leaving.setdefault(node, []).append((number, positions, change))
@@ -388,14 +444,11 @@ def _edges_to_inputs(
 
 
 def _pass_over_shapes(
-    roots: dict[_Node, list[NodeOutput]],
-    leaving: dict[_Node, list[NodeInput]],
-    incoming: _Incoming,
-    outputs: Sequence[torch.Tensor],
+    roots: Collection[_Node], leaving: dict[_Node, list[NodeInput]], incoming: _Incoming
 ) -> None:
-    """Ask the neighbours of nodes at the edges that only give a gradient another shape.
+    """Ask the neighbours of nodes towards inputs that only give a gradient another shape.
 
-    Such a node has one way in and one way out, so the neighbour hands over, or gets, the same.
+    Such a node has one way in and one way out, so the neighbour hands over the same.
     """
     for node in list(leaving):
         while node not in roots and len(leaving[node]) == 1:
@@ -406,21 +459,21 @@ def _pass_over_shapes(
             node, number = before
             whole = change if further is None else _Changes(change, further)
             leaving.setdefault(node, []).append((number, positions, whole))
-    for node in [node for node in roots if node not in leaving]:
-        following = node.next_functions
-        _, position, cut = roots[node][0]
-        if len(following) != 1 or len(roots[node]) > 1 or cut is not None:
-            continue
-        inner, number = following[0]
-        # Its base's node may be asked already, in case that somebody writes into the view.
-        is_asked = len(outputs) == 1 and inner in roots
-        if not is_asked and incoming.get(inner) != (node, 0):
-            continue
-        if isinstance(_change_of_shape(node), _Reshape):
-            del roots[node]
-            if not is_asked:
-                reshape = _Reshape(outputs[position].shape)
-                roots.setdefault(inner, []).append((number, position, reshape))
+
+
+def _drop_reshaping_root(roots: dict[_Node, list[NodeOutput]]) -> None:
+    """Ask only the node of a view's base, where the view has nothing but another shape."""
+    if len(roots) != 2:
+        return
+    base, own = roots
+    is_base_asked = all(cut is not None for *_, cut in roots[base])
+    following = own.next_functions
+    if is_base_asked and len(following) == 1 and following[0][0] is base and _only_reshapes(own):
+        del roots[own]
+
+
+def _only_reshapes(node: _Node) -> bool:
+    return type(node).__name__ in _RESHAPING
 
 
 def _change_of_shape(node: _Node) -> _Change | None:
@@ -428,4 +481,4 @@ def _change_of_shape(node: _Node) -> _Change | None:
     kind = type(node).__name__
     if kind == "TBackward0":
         return _transpose
-    return _Reshape(torch.Size(node._saved_self_sym_sizes)) if kind in _RESHAPING else None
+    return _Reshape(torch.Size(node._saved_self_sym_sizes)) if _only_reshapes(node) else None

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.describe import Drafted, describe
+from tensorprobe.capture.describe import SMALL_INTS, Drafted, describe
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
@@ -199,22 +199,51 @@ class Recorder:
                 )
             )
             self._unlooked += 1
-            now = time.monotonic()
-            if self._unlooked < _TOGETHER and now - self._looked < _LONGEST_WAIT:
+            waited = time.monotonic() - self._looked
+            if self._unlooked < _TOGETHER and waited < _LONGEST_WAIT:
                 return
             if (
                 self._unlooked < _TOGETHER_ON_DEVICE
-                and now - self._looked < _LONGEST_WAIT_ON_DEVICE
+                and waited < _LONGEST_WAIT_ON_DEVICE
                 and (statistics.is_waiting or checksums.is_waiting)
             ):
                 return
-            self._unlooked, self._looked = 0, now
-            statistics.poll()
-            checksums.poll()
-            self._data.poll()
-            self._write_ready()
-            if len(self._pending) >= _MOST_PENDING:
-                self.flush()
+            self._look()
+
+    def _look(self) -> None:
+        """Write what can be written of the records that have come."""
+        self._unlooked, self._looked = 0, time.monotonic()
+        self._statistics.poll()
+        self._checksums.poll()
+        self._data.poll()
+        self._write_ready()
+        if len(self._pending) >= _MOST_PENDING:
+            self.flush()
+
+    def usual_parts(self) -> dict[str, Any] | None:
+        """Return what _calls.c makes records with, by the names that it knows.
+
+        None where a record is more than numbers, or this is another kind of recorder.
+        """
+        if type(self) is not Recorder or self.keeps_data is not None or self._with_checksums:
+            return None
+        return {
+            "recorder": self,
+            "statistics": self._statistics,
+            **self._drafts.parts(),
+            "counters": self._counters,
+            "pending_class": _Pending,
+            "add_pending": self._pending.append,
+            "lock": self._lock,
+            "no_name": _NO_NAME,
+            "describe": lambda value: describe(value, self._draft_tensor, _NO_NAME),
+            "small_ints": SMALL_INTS,
+            "monotonic": time.monotonic,
+            "together": _TOGETHER,
+            "longest_wait": _LONGEST_WAIT,
+            "together_on_device": _TOGETHER_ON_DEVICE,
+            "longest_wait_on_device": _LONGEST_WAIT_ON_DEVICE,
+        }
 
     def fail(self, what: str, err: Exception) -> None:
         """Count a record that could not be made; the first one is told."""

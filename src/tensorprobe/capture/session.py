@@ -19,6 +19,7 @@ from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
+from tensorprobe.capture.gate import WRITES_UNSEEN
 from tensorprobe.capture.gradients import GradientWatcher
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
@@ -44,10 +45,6 @@ from tensorprobe.store.unfinished import Finisher
 from tensorprobe.store.writer import DumpWriter, rank_folder
 
 __all__ = ["Session"]
-
-
-# These write running statistics without raising the tensors' version.
-_WRITES_UNSEEN = frozenset(("batch_norm", "instance_norm", "native_batch_norm"))
 
 
 class Session:
@@ -142,6 +139,8 @@ class Session:
             self._fast_paths = FastPathGuard(self._functions)
             self._fast_paths.open()
         if level in ("L1", "mix"):
+            assert self._functions is not None
+            self._functions.open_gate(self)
             self._collectives = CollectiveWatcher(self)
             self._collectives.open()
         if level == "L2":
@@ -198,7 +197,7 @@ class Session:
             self._fast_paths.close()
             self._fast_paths = None
         if self._functions is not None:
-            self._functions.is_retired = True
+            self._functions.retire()
             remove_function_mode(self._functions)
             self._functions = None
         self.module_dump.close()
@@ -331,6 +330,24 @@ class Session:
         """Return where the current call was made."""
         return self._stacks.read()
 
+    def usual_parts(self) -> dict[str, Any] | None:
+        """Return what _calls.c does the usual call of this step with; None if Python must."""
+        calls = self.calls
+        whole = self._with_inputs and self._with_outputs
+        whole = whole and self._with_gradients_in and self._with_gradients_out
+        parts = self.recorder.usual_parts() if calls.is_open and whole else None
+        if parts is None or self._gradients is None:
+            return None
+        return {
+            "session": self,
+            "modules": self._modules,
+            "inside_custom": self._inside_custom,
+            "done": self._add_backward,
+            **self._stacks.parts(),
+            **self._gradients.parts(),
+            **parts,
+        }
+
     def watch_call(
         self,
         api: Api,
@@ -375,7 +392,7 @@ class Session:
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         result = function(*args, **kwargs)
-        if api.api_name in _WRITES_UNSEEN:
+        if api.api_name in WRITES_UNSEEN:
             recorder.forget_tensors()
         try:
             parent = None if self._modules is None else self._modules.current

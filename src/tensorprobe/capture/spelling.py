@@ -8,7 +8,6 @@ instruction that made the call; it is read once per place.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from functools import cache
 from types import CodeType, FrameType
@@ -28,15 +27,21 @@ _spellings: dict[tuple[int, int], Spelling | None] = {}
 
 
 def as_spelled(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    frame: FrameType | None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments in order and by name as they were written, if that can be told.
 
-    To be called from the handler of a TorchFunctionMode.
+    Args:
+        function: what was called.
+        args: its arguments in order, as torch hands them over.
+        kwargs: those by name.
+        frame: from where the handler of a TorchFunctionMode was called.
     """
     if not kwargs or (code := getattr(function, "__code__", None)) is None:
         return args, kwargs
-    frame: FrameType | None = sys._getframe(2)
     for _ in range(_MOST_FRAMES):
         if frame is None or frame.f_code is code:
             break

@@ -7,6 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -30,13 +31,17 @@ _codes: dict[int, CodeType | None] = {}
 _hidden: list[CodeType] = []
 # Kept for the whole process: the steps of a training make their calls in the same places.
 _seen: dict[tuple[int, ...], tuple[Frame, ...]] = {}
-_compiled = load_compiled("tensorprobe.capture._drafts", "stack_key")
+_compiled = load_compiled("tensorprobe.capture._calls", "stack_key")
 # A program that makes up code as it goes must not fill the memory.
 _MOST_SEEN = 50_000
 
 
 class StackReader:
     """Reads call stacks; each distinct one is built once in a process."""
+
+    def parts(self) -> dict[str, Any]:
+        """Return what _calls.c reads a stack with, by the names that it knows."""
+        return {"codes": _codes, "stacks": _seen, "deepest": 2 * _DEEPEST, "read_stack": self.read}
 
     def read(self) -> tuple[Frame, ...]:
         """Return the frames of the caller, innermost first; the same object for the same stack."""

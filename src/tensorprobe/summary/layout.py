@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-__all__ = ["merged_layout"]
+__all__ = ["merge_layout", "merged_layout"]
 
 
 def merged_layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
@@ -19,12 +19,13 @@ def merged_layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
     >>> merged_layout(torch.empty(5, 9)[:, :3])
     ((1, 3), (9, 5))
     """
-    return _merge(tensor.stride(), tensor.shape)
+    return merge_layout(tensor.stride(), tensor.shape)
 
 
 # A step has few layouts, each of them many times.
 @functools.lru_cache(maxsize=4096)
-def _merge(strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+def merge_layout(strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Return what `merged_layout` returns for a tensor of these strides and this shape."""
     merged: list[tuple[int, int]] = []
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size == 1:

@@ -1,0 +1,873 @@
+/* The usual API call of a forward pass, from torch's question to its record.
+ *
+ *     Gate(mode, slow, functions, parts)     what torch asks in place of a FunctionWatcher
+ *
+ * FunctionWatcher.__torch_function__, Session.watch_call, Recorder and GradientWatcher.watch have the
+ * same meaning, say it in Python, and say why; whatever is not usual is left to them before anything
+ * has been done. A captured step on a GPU waits for what the host does here.
+ */
+
+#include "_calls.h"
+
+#include <structmember.h>
+
+/* What the gate uses of the session's parts, by the names that gate.py gives them. */
+#define PARTS(X)                                                                                     \
+    X(session) X(modules) X(recorder) X(gradients) X(statistics) X(drafts) X(owners) X(memory_class) X(merge) X(small_ints) X(counters) \
+    X(pending_class) X(add_pending) X(lock) X(hook_class) X(done) X(add_handle) X(stacks) X(codes)   \
+    X(read_stack) X(inside_custom) X(tensor_class) X(parameter_class) X(no_name) X(as_written)       \
+    X(as_spelled) X(is_machinery) X(describe) X(tensors_in) X(is_grad_enabled) X(next_sequence_number) \
+    X(current_pass) X(count_dispatch_modes) X(is_transforming) X(monotonic)
+/* What is asked of them. */
+#define TEXTS(X)                                                                                     \
+    X(is_paused) X(current) X(fail) X(next_number) X(forget_tensors) X(_draft_tensor) X(_look)       \
+    X(_unlooked) X(_looked) X(_ask_quickly) X(ask) X(_count) X(asked) X(_line) X(delivered)          \
+    X(watch_gradients) X(note_place) X(acquire) X(release) X(full_name) X(requires_grad) X(_base)    \
+    X(numel) X(dtype) X(data_ptr) X(is_contiguous) X(is_conj) X(is_neg) X(get_device) X(register_hook) \
+    X(name) X(inputs) X(kwargs) X(outputs) X(parameters) X(saved) X(is_recompute) X(defaults)        \
+    X(stack) X(parent) X(checksums) X(files) X(measured) X(checked) X(watcher) X(start) X(count)     \
+    X(edges) X(done) X(hook) X(is_sealed) X(is_active) X(version) X(_version) X(alive)         \
+    X(numbers) X(stride) X(shape)
+#define DECLARE(text) static PyObject *text_##text;
+TEXTS(DECLARE)
+static PyObject *text_statistics;
+
+typedef struct {
+    PyObject_HEAD
+    /* The mode, for torch to find; what answers where a call is not usual. */
+    PyObject *mode, *slow;
+    /* By function: None if its calls do not count; else (api, full name, FLAGS). */
+    PyObject *functions;
+#define FIELD(part) PyObject *part;
+    PARTS(FIELD)
+    Py_ssize_t deepest, many;
+    Py_ssize_t together, together_on_device;
+    double longest_wait, longest_wait_on_device;
+    int is_distributed;
+    /* Where the last call was made that is known to the gradients. */
+    unsigned long thread;
+    long device;
+    int has_place;
+} Gate;
+
+/* Of a function, from gate.py. */
+enum { MAYBE_OPERATOR = 1, IS_PYTHON = 2, WRITES_UNSEEN = 4 };
+
+PyObject *make_empty(PyObject *its_class)
+{
+    newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)its_class, Py_tp_new);
+    PyObject *nothing = PyTuple_New(0);
+    PyObject *made = nothing ? make((PyTypeObject *)its_class, nothing, NULL) : NULL;
+    Py_XDECREF(nothing);
+    return made;
+}
+
+int give(PyObject *object, PyObject *attribute, PyObject *value)
+{
+    int failed = !value || PyObject_SetAttr(object, attribute, value);
+    Py_XDECREF(value);
+    return failed;
+}
+
+/* Whether an answer, which is taken over, is true; -1 on failure. */
+static int is_true(PyObject *answer)
+{
+    int is_so = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return is_so;
+}
+
+/* Turn an answer, which is taken over, into a number; -1 on failure, or if it is that. */
+static long long number_of(PyObject *answer)
+{
+    long long number = answer ? PyLong_AsLongLong(answer) : -1;
+    Py_XDECREF(answer);
+    return number;
+}
+
+static PyObject *call(PyObject *object, PyObject *method)
+{
+    return PyObject_CallMethodObjArgs(object, method, NULL);
+}
+
+static int asks(PyObject *object, PyObject *method)
+{
+    return is_true(call(object, method));
+}
+
+/* --- numbers of tensors ------------------------------------------------------------------------ */
+
+static PyObject *measure(Gate *self, PyObject *tensor)
+{
+    PyObject *quickly = PyObject_GetAttr(self->statistics, text__ask_quickly);
+    PyObject *measured = NULL;
+    if (quickly && quickly != Py_None) {
+        measured = PyObject_CallFunctionObjArgs(quickly, tensor, NULL);
+        if (measured && measured != Py_None) {
+            PyObject *counted = call(self->statistics, text__count);
+            Py_DECREF(quickly);
+            if (!counted)
+                Py_CLEAR(measured);
+            Py_XDECREF(counted);
+            return measured;
+        }
+        Py_XDECREF(measured);
+        if (!measured) {
+            Py_DECREF(quickly);
+            return NULL;
+        }
+    }
+    Py_XDECREF(quickly);
+    return quickly ? PyObject_CallMethodObjArgs(self->statistics, text_ask, tensor, NULL) : NULL;
+}
+
+static PyObject *draft_by_python(Gate *self, PyObject *tensor)
+{
+    return PyObject_CallMethodObjArgs(self->recorder, text__draft_tensor, tensor, self->no_name, NULL);
+}
+
+/* Return where a view lies in memory, as DraftTable does for numbers without an order; None: ask it. */
+static PyObject *place_of(Gate *self, PyObject *view)
+{
+    int is_changed = asks(view, text_is_conj);
+    if (!is_changed)
+        is_changed = asks(view, text_is_neg);
+    if (is_changed)
+        return is_changed < 0 ? NULL : Py_NewRef(Py_None);
+    int is_straight = asks(view, text_is_contiguous);
+    if (is_straight < 0)
+        return NULL;
+    PyObject *address = call(view, text_data_ptr), *dtype = PyObject_GetAttr(view, text_dtype);
+    PyObject *shown = NULL, *place = NULL;
+    if (!is_straight) {
+        PyObject *strides = call(view, text_stride), *shape = PyObject_GetAttr(view, text_shape);
+        shown = strides && shape ? PyObject_CallFunctionObjArgs(self->merge, strides, shape, NULL) : NULL;
+        Py_XDECREF(strides);
+        Py_XDECREF(shape);
+        /* All of it is there, in another order. */
+        if (shown && PyTuple_Size(shown) == 1)
+            is_straight = PyLong_AsLong(PyTuple_GetItem(PyTuple_GetItem(shown, 0), 0)) == 1;
+        if (is_straight)
+            Py_CLEAR(shown);
+    }
+    if (is_straight && !PyErr_Occurred())
+        shown = call(view, text_numel);
+    if (address && dtype && shown)
+        place = PyTuple_Pack(3, address, dtype, shown);
+    Py_XDECREF(address);
+    Py_XDECREF(dtype);
+    Py_XDECREF(shown);
+    return place;
+}
+
+/* Return the numbers of parts of an owner's memory by their places, a new reference; or NULL. */
+static PyObject *numbers_of(Gate *self, PyObject *owner)
+{
+    PyObject *key = PyLong_FromVoidPtr(owner);
+    PyObject *memory = key ? PyDict_GetItemWithError(self->owners, key) : NULL, *made = NULL;
+    if (memory) {
+        PyObject *reference = PyObject_GetAttr(memory, text_alive);
+        PyObject *alive = reference ? PyObject_CallObject(reference, NULL) : NULL;
+        PyObject *then = PyObject_GetAttr(memory, text_version), *now = PyObject_GetAttr(owner, text__version);
+        int is_same = then && now ? PyObject_RichCompareBool(then, now, Py_EQ) : 0;
+        if (alive != owner || !is_same)
+            memory = NULL;
+        Py_XDECREF(reference);
+        Py_XDECREF(alive);
+        Py_XDECREF(then);
+        Py_XDECREF(now);
+    }
+    if (!memory && key && !PyErr_Occurred()) {
+        memory = made = PyObject_CallFunctionObjArgs(self->memory_class, owner, NULL);
+        if (made && PyDict_SetItem(self->owners, key, made))
+            memory = NULL;
+    }
+    PyObject *numbers = memory && !PyErr_Occurred() ? PyObject_GetAttr(memory, text_numbers) : NULL;
+    Py_XDECREF(key);
+    Py_XDECREF(made);
+    return numbers;
+}
+
+/* Return what was measured of the memory that a view shows, or measure it; None: by Python. */
+static PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner)
+{
+    PyObject *place = place_of(self, view), *known = place ? find_draft(self->drafts, owner) : NULL;
+    if (!known || place == Py_None) {
+        Py_XDECREF(known);
+        Py_XDECREF(place);
+        return known ? Py_NewRef(Py_None) : NULL;
+    }
+    PyObject *measured = NULL;
+    if (known != Py_None) {
+        PyObject *whole = place_of(self, owner);
+        if (whole && PyObject_RichCompareBool(place, whole, Py_EQ) > 0)
+            measured = PyObject_GetAttr(known, text_measured);
+        Py_XDECREF(whole);
+    }
+    Py_DECREF(known);
+    if (!measured && !PyErr_Occurred()) {
+        PyObject *numbers = numbers_of(self, owner);
+        PyObject *found = numbers ? PyDict_GetItemWithError(numbers, place) : NULL;
+        measured = found ? Py_XNewRef(PyTuple_GetItem(found, 0)) : NULL;
+        if (numbers && !found && !PyErr_Occurred()) {
+            measured = measure(self, view);
+            PyObject *both = measured ? PyTuple_Pack(2, measured, Py_None) : NULL;
+            if (!both || PyDict_SetItem(numbers, place, both))
+                Py_CLEAR(measured);
+            Py_XDECREF(both);
+        }
+        Py_XDECREF(numbers);
+    }
+    Py_DECREF(place);
+    return measured;
+}
+
+/* Remember the draft of a tensor, unless nobody knows when that changes. */
+static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
+{
+    long long version = number_of(PyObject_GetAttr(draft, text_version));
+    if (version < 0)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *key = PyLong_FromVoidPtr(tensor);
+    int failed = !key || PyDict_SetItem(self->drafts, key, draft);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* Return the draft of a tensor that none is known of; by Python, unless it is plain. */
+static PyObject *draft_new(Gate *self, PyObject *tensor)
+{
+    int is_usual = PyDict_Size(self->drafts) < self->many ? looks_plain(tensor) : 0;
+    if (is_usual <= 0)
+        return is_usual < 0 ? NULL : draft_by_python(self, tensor);
+    PyObject *owner = PyObject_GetAttr(tensor, text__base), *measured = NULL;
+    if (owner)
+        measured = owner == Py_None ? measure(self, tensor) : measure_view(self, tensor, owner);
+    Py_XDECREF(owner);
+    if (!measured || measured == Py_None) {
+        Py_XDECREF(measured);
+        return measured ? draft_by_python(self, tensor) : NULL;
+    }
+    PyObject *draft = make_draft(tensor, measured, Py_None);
+    Py_DECREF(measured);
+    if (draft && keep_draft(self, tensor, draft))
+        Py_CLEAR(draft);
+    return draft;
+}
+
+static PyObject *draft_tensor(Gate *self, PyObject *tensor)
+{
+    PyObject *known = find_draft(self->drafts, tensor);
+    if (!known || known == Py_None) {
+        Py_XDECREF(known);
+        return known ? draft_new(self, tensor) : NULL;
+    }
+    PyObject *then = PyObject_GetAttr(known, text_requires_grad);
+    PyObject *now = PyObject_GetAttr(tensor, text_requires_grad);
+    int is_same = then && now ? then == now : -1;
+    Py_XDECREF(then);
+    Py_XDECREF(now);
+    if (is_same > 0)
+        return known;
+    Py_DECREF(known);
+    return is_same < 0 ? NULL : draft_by_python(self, tensor);
+}
+
+static int is_tensor(Gate *self, PyObject *value)
+{
+    PyObject *kind = (PyObject *)Py_TYPE(value);
+    return kind == self->tensor_class || kind == self->parameter_class;
+}
+
+static PyObject *draft_value(Gate *self, PyObject *value)
+{
+    if (is_tensor(self, value))
+        return draft_tensor(self, value);
+    if (value == Py_None)
+        return Py_NewRef(Py_None);
+    if (PyLong_CheckExact(value)) {
+        PyObject *known = PyDict_GetItemWithError(self->small_ints, value);
+        if (known || PyErr_Occurred())
+            return Py_XNewRef(known);
+    }
+    return PyObject_CallFunctionObjArgs(self->describe, value, NULL);
+}
+
+static PyObject *draft_all(Gate *self, PyObject *values)
+{
+    Py_ssize_t count = PyTuple_Size(values);
+    PyObject *drafts = count < 0 ? NULL : PyTuple_New(count);
+    for (Py_ssize_t i = 0; drafts && i < count; i++) {
+        PyObject *draft = draft_value(self, PyTuple_GetItem(values, i));
+        if (!draft || PyTuple_SetItem(drafts, i, draft))
+            Py_CLEAR(drafts);
+    }
+    return drafts;
+}
+
+static PyObject *draft_named(Gate *self, PyObject *values)
+{
+    PyObject *drafts = PyDict_New(), *key, *value;
+    Py_ssize_t at = 0;
+    while (drafts && values && PyDict_Next(values, &at, &key, &value)) {
+        PyObject *draft = draft_value(self, value);
+        if (!draft || PyDict_SetItem(drafts, key, draft))
+            Py_CLEAR(drafts);
+        Py_XDECREF(draft);
+    }
+    return drafts;
+}
+
+/* --- tensors in values ------------------------------------------------------------------------- */
+
+static int collect(Gate *self, PyObject *value, PyObject *tensors)
+{
+    if (is_tensor(self, value))
+        return PyList_Append(tensors, value);
+    if (value == Py_None || PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyBool_Check(value) ||
+        PyUnicode_CheckExact(value))
+        return 0;
+    PyObject *inside = PyObject_CallFunctionObjArgs(self->tensors_in, value, NULL);
+    Py_ssize_t end = PyList_Size(tensors);
+    int failed = !inside || PyList_SetSlice(tensors, end, end, inside);
+    Py_XDECREF(inside);
+    return failed;
+}
+
+/* Return the tensors in values in order, and by name. */
+static PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named)
+{
+    PyObject *tensors = PyList_New(0), *key, *value;
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; tensors && i < PyTuple_Size(values); i++)
+        if (collect(self, PyTuple_GetItem(values, i), tensors))
+            Py_CLEAR(tensors);
+    while (tensors && named && PyDict_Next(named, &at, &key, &value))
+        if (collect(self, value, tensors))
+            Py_CLEAR(tensors);
+    return tensors;
+}
+
+/* --- one call ---------------------------------------------------------------------------------- */
+
+/* One call, between its beginning and its record; everything is owned. */
+typedef struct {
+    PyObject *name, *backward, *inputs, *named, *edges, *start;
+} Call;
+
+static void forget(Call *call)
+{
+    Py_XDECREF(call->name);
+    Py_XDECREF(call->backward);
+    Py_XDECREF(call->inputs);
+    Py_XDECREF(call->named);
+    Py_XDECREF(call->edges);
+    Py_XDECREF(call->start);
+}
+
+static int lock(Gate *self)
+{
+    PyObject *answer = call(self->lock, text_acquire);
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+/* Release the lock, whatever has been raised meanwhile. */
+static int unlock(Gate *self)
+{
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *answer = call(self->lock, text_release);
+    Py_XDECREF(answer);
+    if (kind)
+        PyErr_Restore(kind, value, trace);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Count a failure of ours; the user's call goes on. An interrupt is no failure: -1. */
+static int report(Gate *self, PyObject *name)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *told = PyObject_CallMethodObjArgs(self->recorder, text_fail, name, value, NULL);
+    Py_XDECREF(kind);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    Py_XDECREF(told);
+    return told ? 0 : -1;
+}
+
+static int begin(Gate *self, Call *call, PyObject *full_name)
+{
+    PyObject *counter = PyDict_GetItemWithError(self->counters, full_name);
+    if (!counter && PyErr_Occurred())
+        return -1;
+    PyObject *number =
+        counter ? PyIter_Next(counter)
+                : PyObject_CallMethodObjArgs(self->recorder, text_next_number, full_name, NULL);
+    if (!number)
+        return -1;
+    call->name = PyUnicode_FromFormat("%U.%S.forward", full_name, number);
+    call->backward = PyUnicode_FromFormat("%U.%S.backward", full_name, number);
+    Py_DECREF(number);
+    return call->name && call->backward ? 0 : -1;
+}
+
+/* Describe the arguments, and note where their gradients go. */
+static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
+{
+    if (lock(self))
+        return -1;
+    call->inputs = draft_all(self, shown);
+    call->named = call->inputs ? draft_named(self, shown_named) : NULL;
+    if (unlock(self) || !call->named)
+        return -1;
+    int has_gradients = is_true(PyObject_CallObject(self->is_grad_enabled, NULL));
+    if (has_gradients <= 0)
+        return has_gradients;
+    PyObject *tensors = tensors_of(self, shown, shown_named);
+    PyObject *edges = tensors ? take_edges(tensors) : NULL;
+    Py_XDECREF(tensors);
+    call->start = edges ? PyObject_CallObject(self->next_sequence_number, NULL) : NULL;
+    if (!call->start) {
+        Py_XDECREF(edges);
+        return -1;
+    }
+    call->edges = edges;
+    return 0;
+}
+
+static PyObject *stack_of(Gate *self, PyObject *frame)
+{
+    PyObject *key = key_of_stack(frame, self->codes, self->deepest);
+    PyObject *stack = key && key != Py_None ? PyDict_GetItemWithError(self->stacks, key) : NULL;
+    Py_XINCREF(stack);
+    int is_new = key && !stack && !PyErr_Occurred();
+    Py_XDECREF(key);
+    return is_new ? PyObject_CallObject(self->read_stack, NULL) : stack;
+}
+
+/* Whether records need not be looked at yet, which are so many now; -1 on failure. */
+static int may_wait(Gate *self, Py_ssize_t unlooked)
+{
+    PyObject *answer = PyObject_CallObject(self->monotonic, NULL);
+    PyObject *looked = PyObject_GetAttr(self->recorder, text__looked);
+    double waited = answer && looked ? PyFloat_AsDouble(answer) - PyFloat_AsDouble(looked) : 0;
+    Py_XDECREF(answer);
+    Py_XDECREF(looked);
+    if (PyErr_Occurred())
+        return -1;
+    if (unlooked < self->together && waited < self->longest_wait)
+        return 1;
+    if (unlooked >= self->together_on_device || waited >= self->longest_wait_on_device)
+        return 0;
+    long long asked = number_of(PyObject_GetAttr(self->statistics, text_asked));
+    PyObject *line = PyObject_GetAttr(self->statistics, text__line);
+    long long delivered = line ? number_of(PyObject_GetAttr(line, text_delivered)) : -1;
+    Py_XDECREF(line);
+    return PyErr_Occurred() ? -1 : asked > delivered;
+}
+
+/* Put a record, which is taken over, at the end of the recorder's line. */
+static int queue(Gate *self, PyObject *record)
+{
+    PyObject *added = record ? PyObject_CallFunctionObjArgs(self->add_pending, record, NULL) : NULL;
+    Py_XDECREF(record);
+    Py_XDECREF(added);
+    if (!added)
+        return -1;
+    Py_ssize_t unlooked = (Py_ssize_t)number_of(PyObject_GetAttr(self->recorder, text__unlooked)) + 1;
+    if (PyErr_Occurred() || give(self->recorder, text__unlooked, PyLong_FromSsize_t(unlooked)))
+        return -1;
+    int waits = may_wait(self, unlooked);
+    if (waits)
+        return waits < 0 ? -1 : 0;
+    PyObject *looked = call(self->recorder, text__look);
+    Py_XDECREF(looked);
+    return looked ? 0 : -1;
+}
+
+static PyObject *make_record(Gate *self, Call *call, PyObject *outputs, PyObject *stack, PyObject *parent)
+{
+    PyObject *record = make_empty(self->pending_class), *none = PyLong_FromLong(0);
+    PyObject *inputs = call->inputs ? call->inputs : Py_None;
+    PyObject *named = call->named ? call->named : Py_None;
+    if (record && none &&
+        (PyObject_SetAttr(record, text_name, call->name) ||
+         PyObject_SetAttr(record, text_inputs, inputs) || PyObject_SetAttr(record, text_kwargs, named) ||
+         PyObject_SetAttr(record, text_outputs, outputs) ||
+         PyObject_SetAttr(record, text_parameters, Py_None) ||
+         PyObject_SetAttr(record, text_saved, Py_None) ||
+         PyObject_SetAttr(record, text_is_recompute, Py_False) ||
+         PyObject_SetAttr(record, text_defaults, Py_None) ||
+         PyObject_SetAttr(record, text_stack, stack) || PyObject_SetAttr(record, text_parent, parent) ||
+         give(record, text_statistics, PyObject_GetAttr(self->statistics, text_asked)) ||
+         PyObject_SetAttr(record, text_checksums, none) || PyObject_SetAttr(record, text_files, none)))
+        Py_CLEAR(record);
+    Py_XDECREF(none);
+    return record;
+}
+
+static int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent)
+{
+    PyObject *values = PyTuple_CheckExact(result) ? Py_NewRef(result) : PyTuple_Pack(1, result);
+    PyObject *outputs = NULL, *stack = NULL;
+    int failed = !values || lock(self);
+    if (!failed) {
+        outputs = draft_all(self, values);
+        stack = outputs ? stack_of(self, frame) : NULL;
+        failed = !stack || queue(self, make_record(self, call, outputs, stack, parent));
+        failed = unlock(self) || failed;
+    }
+    Py_XDECREF(values);
+    Py_XDECREF(outputs);
+    Py_XDECREF(stack);
+    return failed ? -1 : 0;
+}
+
+/* Tell the gradients on which thread and device calls are made, where that has changed. */
+static int note_place(Gate *self, PyObject *outputs)
+{
+    unsigned long thread = PyThread_get_thread_ident();
+    int is_known = self->has_place && thread == self->thread;
+    for (Py_ssize_t i = 0; is_known && i < PyList_Size(outputs); i++) {
+        long device = (long)number_of(call(PyList_GetItem(outputs, i), text_get_device));
+        if (PyErr_Occurred())
+            return -1;
+        is_known = device == self->device;
+    }
+    if (is_known)
+        return 0;
+    PyObject *noted = PyObject_CallMethodObjArgs(self->gradients, text_note_place, outputs, NULL);
+    Py_XDECREF(noted);
+    self->thread = thread;
+    self->device = (long)number_of(call(PyList_GetItem(outputs, 0), text_get_device));
+    self->has_place = PyList_Size(outputs) == 1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Have a root, a pair of node and places, tell of the call's gradients. */
+static int hook_root(Gate *self, Call *call, PyObject *root, PyObject *outputs, PyObject *parent)
+{
+    PyObject *node = PyTuple_GetItem(root, 0), *places = PyTuple_GetItem(root, 1);
+    PyObject *hook = make_empty(self->hook_class);
+    if (!hook || PyObject_SetAttr(hook, text_watcher, self->gradients) ||
+        PyObject_SetAttr(hook, text_name, call->backward) || PyObject_SetAttr(hook, text_parent, parent) ||
+        PyObject_SetAttr(hook, text_start, call->start) ||
+        give(hook, text_count, PyLong_FromSsize_t(PyList_Size(outputs))) ||
+        PyObject_SetAttr(hook, text_edges, call->edges) || PyObject_SetAttr(hook, text_done, self->done) ||
+        PyObject_SetAttr(hook, text_outputs, places) || PyObject_SetAttr(hook, text_hook, Py_None)) {
+        Py_XDECREF(hook);
+        return -1;
+    }
+    PyObject *handle = PyObject_CallMethodObjArgs(node, text_register_hook, hook, NULL);
+    PyObject *kept = handle ? PyObject_CallFunctionObjArgs(self->add_handle, handle, NULL) : NULL;
+    Py_DECREF(hook);
+    Py_XDECREF(handle);
+    Py_XDECREF(kept);
+    return kept ? 0 : -1;
+}
+
+static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyObject *parent)
+{
+    PyObject *method = PyObject_GetAttr(self->session, text_watch_gradients);
+    PyObject *args = PyTuple_Pack(5, call->name, call->edges, call->start, outputs, parent);
+    PyObject *named = PyDict_New(), *answer = NULL;
+    if (method && args && named && !PyDict_SetItem(named, text_is_sealed, Py_True))
+        answer = PyObject_Call(method, args, named);
+    Py_XDECREF(method);
+    Py_XDECREF(args);
+    Py_XDECREF(named);
+    return answer;
+}
+
+static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *parent)
+{
+    int is_active = is_true(PyObject_GetAttr(self->gradients, text_is_active));
+    if (is_active <= 0)
+        return is_active;
+    PyObject *values = PyTuple_CheckExact(result) ? Py_NewRef(result) : PyTuple_Pack(1, result);
+    PyObject *outputs = values ? tensors_of(self, values, NULL) : NULL, *root = NULL;
+    unsigned long long start = PyLong_AsUnsignedLongLong(call->start);
+    int failed = !outputs || PyErr_Occurred() || !(root = root_of(outputs, call->edges, start, 1));
+    if (!failed && root == Py_None) {
+        PyObject *answer = watch_by_python(self, call, outputs, parent);
+        failed = !answer;
+        Py_XDECREF(answer);
+    } else if (!failed && PyTuple_Size(root)) {
+        failed = note_place(self, outputs) || hook_root(self, call, root, outputs, parent);
+    }
+    Py_XDECREF(values);
+    Py_XDECREF(outputs);
+    Py_XDECREF(root);
+    return failed ? -1 : 0;
+}
+
+static int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame)
+{
+    PyObject *parent =
+        self->modules == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(self->modules, text_current);
+    int failed = !parent || add_record(self, call, result, frame, parent);
+    if (!failed && call->edges)
+        failed = watch_gradients(self, call, result, parent);
+    Py_XDECREF(parent);
+    return failed ? -1 : 0;
+}
+
+/* Run a function that counts, and record it. */
+static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *function, PyObject *args,
+                       PyObject *kwargs, PyObject *frame)
+{
+    Call call = {NULL, NULL, NULL, NULL, NULL, NULL};
+    PyObject *spelled = NULL, *result = NULL, *shown = args, *shown_named = kwargs;
+    if (flags & IS_PYTHON && kwargs && PyDict_Size(kwargs)) {
+        spelled = PyObject_CallFunctionObjArgs(self->as_spelled, function, args, kwargs, frame, NULL);
+        if (!spelled)
+            return NULL;
+        shown = PyTuple_GetItem(spelled, 0);
+        shown_named = PyTuple_GetItem(spelled, 1);
+    }
+    int is_lost = begin(self, &call, full_name);
+    if (!is_lost && look_before(self, &call, shown, shown_named))
+        is_lost = report(self, call.name);
+    if (!is_lost)
+        result = PyObject_Call(function, args, kwargs);
+    if (result && flags & WRITES_UNSEEN) {
+        PyObject *forgotten = PyObject_CallMethodObjArgs(self->recorder, text_forget_tensors, NULL);
+        Py_XDECREF(forgotten);
+        is_lost = !forgotten;
+    }
+    if (result && !is_lost && look_after(self, &call, result, frame))
+        is_lost = report(self, call.name);
+    if (is_lost)
+        Py_CLEAR(result);
+    Py_XDECREF(spelled);
+    forget(&call);
+    return result;
+}
+
+/* --- the gate ---------------------------------------------------------------------------------- */
+
+/* Whether all types are those of plain tensors. */
+static int are_plain(Gate *self, PyObject *types)
+{
+    Py_ssize_t count = PyTuple_CheckExact(types) ? PyTuple_Size(types) : 1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *kind = PyTuple_CheckExact(types) ? PyTuple_GetItem(types, i) : NULL;
+        if (kind != self->tensor_class && kind != self->parameter_class)
+            return 0;
+    }
+    return 1;
+}
+
+/* Whether no backward pass, mode, transform or record of another kind is at work; -1 on failure. */
+static int is_usual_moment(Gate *self)
+{
+    int is_paused = is_true(PyObject_GetAttr(self->session, text_is_paused));
+    if (is_paused || PySet_Size(self->inside_custom))
+        return is_paused < 0 || PyErr_Occurred() ? -1 : 0;
+    long long task = number_of(PyObject_CallObject(self->current_pass, NULL));
+    if (task != -1 || PyErr_Occurred())
+        return PyErr_Occurred() ? -1 : 0;
+    int modes = is_true(PyObject_CallObject(self->count_dispatch_modes, NULL));
+    if (modes)
+        return modes < 0 ? -1 : 0;
+    int transforms = is_true(PyObject_CallObject(self->is_transforming, NULL));
+    return transforms < 0 ? -1 : !transforms;
+}
+
+/* Watch a call of a known function as it was written: `a + b` is another API than `a.add(b)`. */
+static PyObject *watch_known(Gate *self, PyObject *known, PyObject *function, PyObject *args,
+                             PyObject *kwargs)
+{
+    PyObject *api = PyTuple_GetItem(known, 0), *full_name = PyTuple_GetItem(known, 1);
+    long flags = PyLong_AsLong(PyTuple_GetItem(known, 2));
+    PyObject *frame = (PyObject *)PyEval_GetFrame(), *result = NULL;
+    if (!frame)
+        return PyErr_Format(PyExc_RuntimeError, "no frame of Python makes this call");
+    Py_INCREF(frame);
+    int is_left_out = 0;
+    if (self->is_distributed)
+        is_left_out = is_true(PyObject_CallFunctionObjArgs(self->is_machinery, frame, NULL));
+    Py_INCREF(full_name);
+    if (!is_left_out && flags & MAYBE_OPERATOR) {
+        PyObject *written = PyObject_CallFunctionObjArgs(self->as_written, api, args, frame, NULL);
+        Py_DECREF(full_name);
+        full_name = written ? PyObject_GetAttr(written, text_full_name) : NULL;
+        Py_XDECREF(written);
+    }
+    if (is_left_out > 0)
+        result = PyObject_Call(function, args, kwargs);
+    else if (!is_left_out && full_name)
+        result = watch(self, full_name, flags, function, args, kwargs, frame);
+    Py_XDECREF(full_name);
+    Py_DECREF(frame);
+    return result;
+}
+
+static PyObject *answer(PyObject *object, PyObject *given, PyObject *named)
+{
+    Gate *self = (Gate *)object;
+    Py_ssize_t count = PyTuple_Size(given);
+    if (!self->slow)
+        return PyErr_Format(PyExc_RuntimeError, "the garbage collector has taken this gate apart");
+    if (count < 3 || count > 4 || (named && PyDict_Size(named)))
+        return PyObject_Call(self->slow, given, named);
+    PyObject *function = PyTuple_GetItem(given, 0), *args = PyTuple_GetItem(given, 2);
+    PyObject *kwargs = count == 4 ? PyTuple_GetItem(given, 3) : NULL;
+    if (kwargs == Py_None)
+        kwargs = NULL;
+    PyObject *known = PyDict_GetItemWithError(self->functions, function);
+    /* What cannot be looked up is nothing that torch itself hands over. */
+    if (!known)
+        PyErr_Clear();
+    int is_usual = known && PyTuple_CheckExact(args) && (!kwargs || PyDict_CheckExact(kwargs)) &&
+                   are_plain(self, PyTuple_GetItem(given, 1));
+    if (is_usual && known == Py_None)
+        return PyObject_Call(function, args, kwargs);
+    if (is_usual)
+        is_usual = is_usual_moment(self);
+    if (is_usual <= 0)
+        return is_usual < 0 ? NULL : PyObject_Call(self->slow, given, named);
+    Py_INCREF(known);
+    PyObject *result = watch_known(self, known, function, args, kwargs);
+    Py_DECREF(known);
+    return result;
+}
+
+static int clear_gate(PyObject *object)
+{
+    Gate *self = (Gate *)object;
+#define CLEAR(part) Py_CLEAR(self->part);
+    PARTS(CLEAR)
+    Py_CLEAR(self->functions);
+    Py_CLEAR(self->slow);
+    Py_CLEAR(self->mode);
+    return 0;
+}
+
+static int visit_gate(PyObject *object, visitproc visit, void *arg)
+{
+    Gate *self = (Gate *)object;
+#define VISIT(part) Py_VISIT(self->part);
+    PARTS(VISIT)
+    Py_VISIT(self->functions);
+    Py_VISIT(self->slow);
+    Py_VISIT(self->mode);
+    Py_VISIT(Py_TYPE(object));
+    return 0;
+}
+
+static void free_gate(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    clear_gate(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* Take a part, or a number, out of what was handed over; 0 if it was there. */
+static int take_part(PyObject *parts, const char *name, PyObject **part)
+{
+    PyObject *found = PyDict_GetItemString(parts, name);
+    if (!found) {
+        PyErr_Format(PyExc_KeyError, "%s", name);
+        return -1;
+    }
+    *part = Py_NewRef(found);
+    return 0;
+}
+
+static int take_number(PyObject *parts, const char *name, double *number)
+{
+    PyObject *found = NULL;
+    if (take_part(parts, name, &found))
+        return -1;
+    *number = PyFloat_AsDouble(found);
+    Py_DECREF(found);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int take_parts(Gate *self, PyObject *parts)
+{
+    double deepest, many, together, together_on_device, is_distributed;
+#define TAKE(part)                                                                                   \
+    if (take_part(parts, #part, &self->part))                                                        \
+        return -1;
+    PARTS(TAKE)
+    if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
+        take_number(parts, "together", &together) ||
+        take_number(parts, "together_on_device", &together_on_device) ||
+        take_number(parts, "is_distributed", &is_distributed) ||
+        take_number(parts, "longest_wait", &self->longest_wait) ||
+        take_number(parts, "longest_wait_on_device", &self->longest_wait_on_device))
+        return -1;
+    self->deepest = (Py_ssize_t)deepest;
+    self->many = (Py_ssize_t)many;
+    self->together = (Py_ssize_t)together;
+    self->together_on_device = (Py_ssize_t)together_on_device;
+    self->is_distributed = is_distributed != 0;
+    return 0;
+}
+
+static PyObject *make_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *mode, *slow, *functions, *parts;
+    if ((kwargs && PyDict_Size(kwargs)) ||
+        !PyArg_ParseTuple(args, "OOO!O!", &mode, &slow, &PyDict_Type, &functions, &PyDict_Type, &parts))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Gate *self = (Gate *)allocate(type, 0);
+    if (!self)
+        return NULL;
+    self->mode = Py_NewRef(mode);
+    self->slow = Py_NewRef(slow);
+    self->functions = Py_NewRef(functions);
+    if (take_parts(self, parts)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static PyMemberDef gate_members[] = {
+    {"__self__", T_OBJECT, offsetof(Gate, mode), READONLY, "The mode whose method this is."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot gate_slots[] = {
+    {Py_tp_new, make_gate},         {Py_tp_dealloc, free_gate}, {Py_tp_traverse, visit_gate},
+    {Py_tp_clear, clear_gate},      {Py_tp_call, answer},       {Py_tp_members, gate_members},
+    {Py_tp_doc, "What torch asks in place of a mode's own method."}, {0, NULL},
+};
+
+static PyType_Spec gate_spec = {
+    "tensorprobe.capture._calls.Gate", sizeof(Gate), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, gate_slots,
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_calls", "The usual call of a captured step.", -1, NULL, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__calls(void)
+{
+#define INTERN(text)                                                                                 \
+    if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
+        return NULL;
+    TEXTS(INTERN)
+    INTERN(statistics)
+    if (begin_drafts() || begin_graph())
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    PyObject *gate_class = made ? PyType_FromSpec(&gate_spec) : NULL;
+    if (made && (!gate_class || PyModule_AddObjectRef(made, "Gate", gate_class) ||
+                 PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods)))
+        Py_CLEAR(made);
+    Py_XDECREF(gate_class);
+    return made;
+}

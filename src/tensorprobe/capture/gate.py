@@ -1,0 +1,79 @@
+"""Leave the usual API calls of a forward pass to compiled code (_calls.c).
+
+    torch ─► Gate: a usual call? ─► recorded there
+                 └► FunctionWatcher.__torch_function__, which notes what a new function is
+
+A captured step on a GPU waits for what the host does between two operators. Whatever is not usual,
+and everything where nothing was compiled, goes through the same steps in Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensorprobe.capture.apis import Api, ApiTable
+from tensorprobe.capture.describe import tensors_in
+from tensorprobe.capture.dispatch_modes import count_dispatch_modes
+from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
+from tensorprobe.capture.spelling import as_spelled
+from tensorprobe.capture.transforms import is_transforming
+
+if TYPE_CHECKING:
+    from tensorprobe.capture.session import Session
+
+__all__ = ["WRITES_UNSEEN", "make_gate", "note_function"]
+
+WRITES_UNSEEN = frozenset(("batch_norm", "instance_norm", "native_batch_norm"))
+"""These write running statistics without raising the tensors' version."""
+
+# As in _calls.c.
+_MAYBE_OPERATOR, _IS_PYTHON, _WRITES_UNSEEN = 1, 2, 4
+
+
+def make_gate(mode: Any, session: Session, asked: dict[str, Any]) -> Any | None:
+    """Return what torch calls in place of a mode's own `__torch_function__`; None: nothing.
+
+    Args:
+        mode: the mode.
+        session: whose calls it records.
+        asked: questions about a call that functions.py answers.
+    """
+    compiled = compiled_graph()
+    parts = None if compiled is None else session.usual_parts()
+    if compiled is None or parts is None:
+        return None
+    known = {
+        "tensor_class": torch.Tensor,
+        "parameter_class": torch.nn.Parameter,
+        "tensors_in": tensors_in,
+        "as_spelled": as_spelled,
+        "is_grad_enabled": torch.is_grad_enabled,
+        "next_sequence_number": next_sequence_number,
+        "current_pass": torch._C._current_graph_task_id,
+        "count_dispatch_modes": count_dispatch_modes,
+        "is_transforming": is_transforming,
+    }
+    return compiled.Gate(mode, mode.__torch_function__, session.apis.usual, known | asked | parts)
+
+
+def note_function(apis: ApiTable, function: Any, api: Api | None, *, is_operator: bool) -> None:
+    """Note how calls of a function of torch are recorded, the first time that it comes.
+
+    Args:
+        apis: where it is noted.
+        function: the function; nobody has put it in the place of another.
+        api: what it is called; None if its calls do not count.
+        is_operator: whether an operator may stand behind it.
+    """
+    # Who calls this one matters: see FunctionWatcher.
+    if function in apis.usual or function is torch.empty:
+        return
+    if api is None:
+        apis.usual[function] = None
+        return
+    is_python = getattr(function, "__code__", None) is not None
+    flags = _MAYBE_OPERATOR * is_operator | _IS_PYTHON * is_python
+    flags |= _WRITES_UNSEEN * (api.api_name in WRITES_UNSEEN)
+    apis.usual[function] = (api, api.full_name, flags)
