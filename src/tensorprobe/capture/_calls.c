@@ -1,10 +1,14 @@
-/* The usual API call of a forward pass, from torch's question to its record.
+/* The usual API call, from torch's question to its record, and its gradients.
  *
- *     Gate(mode, slow, functions, parts)     what torch asks in place of a FunctionWatcher
+ *     Gate(parts)                            records the calls of one step
+ *     gate.watch(mode, slow, functions, …)   is from now on what torch asks in place of a mode
+ *     gate(function, types, args, kwargs)    runs a function and records it
+ *     gate.on_root(hook, into, out_of)       records a call's gradients; False: it takes Python
+ *     gate.draft_all(values)                 describes values; and draft_named(values)
  *
- * FunctionWatcher.__torch_function__, Session.watch_call, Recorder and GradientWatcher.watch have the
- * same meaning, say it in Python, and say why; whatever is not usual is left to them before anything
- * has been done. A captured step on a GPU waits for what the host does here.
+ * FunctionWatcher.__torch_function__, Session.watch_call, Recorder and GradientWatcher have the same
+ * meaning, say it in Python, and say why; whatever is not usual is left to them before anything has
+ * been done. A captured step on a GPU waits for what the host does here.
  */
 
 #include "_calls.h"
@@ -15,9 +19,12 @@
 #define PARTS(X)                                                                                     \
     X(session) X(modules) X(recorder) X(gradients) X(statistics) X(drafts) X(owners) X(memory_class) X(merge) X(small_ints) X(counters) \
     X(pending_class) X(add_pending) X(lock) X(hook_class) X(done) X(add_handle) X(stacks) X(codes)   \
-    X(read_stack) X(inside_custom) X(tensor_class) X(parameter_class) X(no_name) X(as_written)       \
-    X(as_spelled) X(is_machinery) X(describe) X(tensors_in) X(is_grad_enabled) X(next_sequence_number) \
-    X(current_pass) X(count_dispatch_modes) X(is_transforming) X(monotonic)
+    X(read_stack) X(inside_custom) X(tensor_class) X(parameter_class) X(no_name) X(as_spelled)       \
+    X(describe) X(tensors_in) X(is_grad_enabled) X(next_sequence_number) X(current_pass)             \
+    X(current_node) X(count_dispatch_modes) X(is_transforming) X(monotonic) X(pass_over_shapes)      \
+    X(without_functions) X(backward_of) X(opened)
+/* What torch asks about is known only where the gate is a mode's. */
+#define MODE_PARTS(X) X(mode) X(slow) X(functions) X(as_written) X(is_machinery)
 /* What is asked of them. */
 #define TEXTS(X)                                                                                     \
     X(is_paused) X(current) X(fail) X(next_number) X(forget_tensors) X(_draft_tensor) X(_look)       \
@@ -27,19 +34,18 @@
     X(name) X(inputs) X(kwargs) X(outputs) X(parameters) X(saved) X(is_recompute) X(defaults)        \
     X(stack) X(parent) X(checksums) X(files) X(measured) X(checked) X(watcher) X(start) X(count)     \
     X(edges) X(done) X(hook) X(is_sealed) X(is_active) X(version) X(_version) X(alive)         \
-    X(numbers) X(stride) X(shape)
+    X(numbers) X(stride) X(shape) X(detach) X(pass_over) X(__enter__) X(__exit__)
 #define DECLARE(text) static PyObject *text_##text;
 TEXTS(DECLARE)
 static PyObject *text_statistics;
 
 typedef struct {
     PyObject_HEAD
-    /* The mode, for torch to find; what answers where a call is not usual. */
-    PyObject *mode, *slow;
-    /* By function: None if its calls do not count; else (api, full name, FLAGS). */
-    PyObject *functions;
 #define FIELD(part) PyObject *part;
     PARTS(FIELD)
+    /* The mode, for torch to find; what answers where a call is not usual; by function, None if its
+     * calls do not count, else (api, full name, FLAGS); two questions about a call. */
+    MODE_PARTS(FIELD)
     Py_ssize_t deepest, many;
     Py_ssize_t together, together_on_device;
     double longest_wait, longest_wait_on_device;
@@ -93,6 +99,16 @@ static PyObject *call(PyObject *object, PyObject *method)
 static int asks(PyObject *object, PyObject *method)
 {
     return is_true(call(object, method));
+}
+
+/* Whether no mode or transform would see what a tensor is read with; -1 on failure. */
+static int is_alone(Gate *self)
+{
+    int modes = is_true(PyObject_CallObject(self->count_dispatch_modes, NULL));
+    if (modes)
+        return modes < 0 ? -1 : 0;
+    int transforms = is_true(PyObject_CallObject(self->is_transforming, NULL));
+    return transforms < 0 ? -1 : !transforms;
 }
 
 /* --- numbers of tensors ------------------------------------------------------------------------ */
@@ -237,7 +253,9 @@ static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
 /* Return the draft of a tensor that none is known of; by Python, unless it is plain. */
 static PyObject *draft_new(Gate *self, PyObject *tensor)
 {
-    int is_usual = PyDict_Size(self->drafts) < self->many ? looks_plain(tensor) : 0;
+    int is_usual = PyDict_Size(self->drafts) < self->many ? is_alone(self) : 0;
+    if (is_usual > 0)
+        is_usual = looks_plain(tensor);
     if (is_usual <= 0)
         return is_usual < 0 ? NULL : draft_by_python(self, tensor);
     PyObject *owner = PyObject_GetAttr(tensor, text__base), *measured = NULL;
@@ -293,12 +311,15 @@ static PyObject *draft_value(Gate *self, PyObject *value)
     return PyObject_CallFunctionObjArgs(self->describe, value, NULL);
 }
 
+/* Describe the values of a tuple or a list. */
 static PyObject *draft_all(Gate *self, PyObject *values)
 {
-    Py_ssize_t count = PyTuple_Size(values);
+    int is_list = PyList_CheckExact(values);
+    Py_ssize_t count = is_list ? PyList_Size(values) : PyTuple_Size(values);
     PyObject *drafts = count < 0 ? NULL : PyTuple_New(count);
     for (Py_ssize_t i = 0; drafts && i < count; i++) {
-        PyObject *draft = draft_value(self, PyTuple_GetItem(values, i));
+        PyObject *value = is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
+        PyObject *draft = value ? draft_value(self, value) : NULL;
         if (!draft || PyTuple_SetItem(drafts, i, draft))
             Py_CLEAR(drafts);
     }
@@ -490,18 +511,17 @@ static int queue(Gate *self, PyObject *record)
     return looked ? 0 : -1;
 }
 
-static PyObject *make_record(Gate *self, Call *call, PyObject *outputs, PyObject *stack, PyObject *parent)
+static PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *named,
+                             PyObject *outputs, PyObject *is_recompute, PyObject *stack, PyObject *parent)
 {
     PyObject *record = make_empty(self->pending_class), *none = PyLong_FromLong(0);
-    PyObject *inputs = call->inputs ? call->inputs : Py_None;
-    PyObject *named = call->named ? call->named : Py_None;
     if (record && none &&
-        (PyObject_SetAttr(record, text_name, call->name) ||
+        (PyObject_SetAttr(record, text_name, name) ||
          PyObject_SetAttr(record, text_inputs, inputs) || PyObject_SetAttr(record, text_kwargs, named) ||
          PyObject_SetAttr(record, text_outputs, outputs) ||
          PyObject_SetAttr(record, text_parameters, Py_None) ||
          PyObject_SetAttr(record, text_saved, Py_None) ||
-         PyObject_SetAttr(record, text_is_recompute, Py_False) ||
+         PyObject_SetAttr(record, text_is_recompute, is_recompute) ||
          PyObject_SetAttr(record, text_defaults, Py_None) ||
          PyObject_SetAttr(record, text_stack, stack) || PyObject_SetAttr(record, text_parent, parent) ||
          give(record, text_statistics, PyObject_GetAttr(self->statistics, text_asked)) ||
@@ -519,7 +539,10 @@ static int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame,
     if (!failed) {
         outputs = draft_all(self, values);
         stack = outputs ? stack_of(self, frame) : NULL;
-        failed = !stack || queue(self, make_record(self, call, outputs, stack, parent));
+        PyObject *inputs = call->inputs ? call->inputs : Py_None;
+        PyObject *named = call->named ? call->named : Py_None;
+        failed = !stack || queue(self, make_record(self, call->name, inputs, named, outputs, Py_False,
+                                                   stack, parent));
         failed = unlock(self) || failed;
     }
     Py_XDECREF(values);
@@ -649,7 +672,230 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
     return result;
 }
 
+/* --- gradients --------------------------------------------------------------------------------- */
+
+/* Change a gradient, which is not taken over, on its way to what it is recorded as. */
+static PyObject *changed(PyObject *gradient, PyObject *change)
+{
+    return change == Py_None ? Py_NewRef(gradient) : PyObject_CallFunctionObjArgs(change, gradient, NULL);
+}
+
+static PyObject *list_of_none(Py_ssize_t count)
+{
+    PyObject *list = count < 0 ? NULL : PyList_New(count);
+    for (Py_ssize_t i = 0; list && i < count; i++)
+        if (PyList_SetItem(list, i, Py_NewRef(Py_None)))
+            Py_CLEAR(list);
+    return list;
+}
+
+/* Put gradients in the places of outputs: pairs of a number, a place and a change. */
+static int place_outputs(PyObject *places, PyObject *gradients, PyObject *found)
+{
+    for (Py_ssize_t i = 0; i < PyList_Size(places); i++) {
+        PyObject *one = PyList_GetItem(places, i);
+        PyObject *gradient = PyTuple_GetItem(gradients, PyLong_AsSsize_t(PyTuple_GetItem(one, 0)));
+        if (!gradient)
+            return -1;
+        if (gradient == Py_None)
+            continue;
+        PyObject *whole = changed(gradient, PyTuple_GetItem(one, 2));
+        if (!whole || PyList_SetItem(found, PyLong_AsSsize_t(PyTuple_GetItem(one, 1)), whole))
+            return -1;
+    }
+    return 0;
+}
+
+/* Add a gradient to what has come in of an input. */
+static int add_part(PyObject *found, Py_ssize_t position, PyObject *part)
+{
+    PyObject *before = PyList_GetItem(found, position), *sum = NULL;
+    if (!before)
+        return -1;
+    if (before == Py_None)
+        return PyList_SetItem(found, position, Py_NewRef(part));
+    PyObject *alone = call(before, text_detach);
+    sum = alone ? PyNumber_Add(alone, part) : NULL;
+    Py_XDECREF(alone);
+    return sum ? PyList_SetItem(found, position, sum) : -1;
+}
+
+/* Put gradients in the places of inputs: a number, places and a change. */
+static int place_inputs(PyObject *places, PyObject *gradients, PyObject *found)
+{
+    for (Py_ssize_t i = 0; i < PyList_Size(places); i++) {
+        PyObject *one = PyList_GetItem(places, i), *positions = PyTuple_GetItem(one, 1);
+        PyObject *gradient = PyTuple_GetItem(gradients, PyLong_AsSsize_t(PyTuple_GetItem(one, 0)));
+        if (!gradient)
+            return -1;
+        if (gradient == Py_None)
+            continue;
+        PyObject *part = changed(gradient, PyTuple_GetItem(one, 2));
+        int failed = !part;
+        for (Py_ssize_t k = 0; !failed && k < PyList_Size(positions); k++)
+            failed = add_part(found, PyLong_AsSsize_t(PyList_GetItem(positions, k)), part);
+        Py_XDECREF(part);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *parent_of(Gate *self, PyObject *hook)
+{
+    PyObject *parent = PyObject_GetAttr(hook, text_parent);
+    if (!parent || parent == Py_None)
+        return parent;
+    PyObject *above = PyObject_CallFunctionObjArgs(self->backward_of, parent, NULL);
+    Py_DECREF(parent);
+    return above;
+}
+
+/* Record the gradients of a call that has come in whole. */
+static int add_gradients(Gate *self, PyObject *hook, PyObject *of_outputs, PyObject *of_inputs)
+{
+    PyObject *into = draft_all(self, of_outputs), *out = into ? draft_all(self, of_inputs) : NULL;
+    PyObject *name = PyObject_GetAttr(hook, text_name), *parent = parent_of(self, hook);
+    PyObject *nothing = PyTuple_New(0);
+    int failed = !out || !name || !parent || !nothing;
+    if (!failed)
+        failed = queue(self, make_record(self, name, into, Py_None, out, Py_None, nothing, parent));
+    Py_XDECREF(into);
+    Py_XDECREF(out);
+    Py_XDECREF(name);
+    Py_XDECREF(parent);
+    Py_XDECREF(nothing);
+    return failed ? -1 : 0;
+}
+
+/* Set where gradients leave from the root that is running, if no other node of its call hands any
+ * over: a list, or NULL for none. 1 if that is so, 0 if not, -1 on failure. */
+static int find_own_places(Gate *self, PyObject *hook, PyObject *node, PyObject **places)
+{
+    PyObject *edges = PyObject_GetAttr(hook, text_edges), *begin = PyObject_GetAttr(hook, text_start);
+    PyObject *leaving = PyDict_New(), *incoming = PyDict_New();
+    unsigned long long start = begin ? PyLong_AsUnsignedLongLong(begin) : 0;
+    int failed = !edges || !begin || !leaving || !incoming || PyErr_Occurred() ||
+                 leave_from(node, edges, start, leaving, incoming);
+    if (!failed && PyDict_Size(incoming) > 1) {
+        PyObject *roots = PyTuple_Pack(1, node), *passed = NULL;
+        if (roots)
+            passed = PyObject_CallFunctionObjArgs(self->pass_over_shapes, roots, leaving, incoming, NULL);
+        failed = !passed;
+        Py_XDECREF(roots);
+        Py_XDECREF(passed);
+    }
+    *places = failed ? NULL : PyDict_GetItemWithError(leaving, node);
+    Py_XINCREF(*places);
+    int is_single = failed || PyErr_Occurred() ? -1 : PyDict_Size(leaving) == (*places ? 1 : 0);
+    Py_XDECREF(edges);
+    Py_XDECREF(begin);
+    Py_XDECREF(leaving);
+    Py_XDECREF(incoming);
+    return is_single;
+}
+
+/* Whether a pass is at work that takes nothing but reading; -1 on failure. */
+static int is_plain_pass(Gate *self)
+{
+    int is_active = is_true(PyObject_GetAttr(self->gradients, text_is_active));
+    if (is_active <= 0)
+        return is_active;
+    int has_gradients = is_true(PyObject_CallObject(self->is_grad_enabled, NULL));
+    if (has_gradients)
+        return has_gradients < 0 ? -1 : 0;
+    PyObject *task = PyObject_CallObject(self->current_pass, NULL);
+    PyObject *opened = task ? PyDict_GetItemWithError(self->opened, task) : NULL;
+    int is_quiet = !PyErr_Occurred() && (!opened || !PyList_Size(opened));
+    Py_XDECREF(task);
+    if (PyErr_Occurred())
+        return -1;
+    return is_quiet ? is_alone(self) : 0;
+}
+
+/* Record the gradients of the root that is running: 1 if that was all, 0 if it takes Python. */
+static int take_gradients(Gate *self, PyObject *hook, PyObject *into, PyObject *out_of)
+{
+    int is_usual = is_plain_pass(self);
+    if (is_usual <= 0)
+        return is_usual;
+    PyObject *node = PyObject_CallObject(self->current_node, NULL), *own = NULL;
+    is_usual = node ? find_own_places(self, hook, node, &own) : -1;
+    Py_XDECREF(node);
+    if (is_usual > 0) {
+        PyObject *places = PyObject_GetAttr(hook, text_outputs), *edges = PyObject_GetAttr(hook, text_edges);
+        long long outputs = number_of(PyObject_GetAttr(hook, text_count));
+        long long inputs = edges ? number_of(PyObject_GetAttr(edges, text_count)) : -1;
+        PyObject *of_outputs = list_of_none(outputs), *of_inputs = list_of_none(inputs);
+        int failed = !places || !of_outputs || !of_inputs || place_outputs(places, out_of, of_outputs) ||
+                     (own && place_inputs(own, into, of_inputs));
+        /* From here on the call counts as recorded, whatever becomes of its record. */
+        failed = failed || give(hook, text_hook, PyObject_GetAttr(self->gradients, text_pass_over)) ||
+                 add_gradients(self, hook, of_outputs, of_inputs);
+        Py_XDECREF(places);
+        Py_XDECREF(edges);
+        Py_XDECREF(of_outputs);
+        Py_XDECREF(of_inputs);
+        is_usual = failed ? -1 : 1;
+    }
+    Py_XDECREF(own);
+    return is_usual;
+}
+
+static PyObject *on_root(PyObject *object, PyObject *args)
+{
+    Gate *self = (Gate *)object;
+    PyObject *hook, *into, *out_of;
+    if (!PyArg_ParseTuple(args, "OO!O!", &hook, &PyTuple_Type, &into, &PyTuple_Type, &out_of))
+        return NULL;
+    PyObject *guard = PyObject_CallObject(self->without_functions, NULL);
+    PyObject *entered = guard ? call(guard, text___enter__) : NULL;
+    int is_done = -1;
+    if (entered && !lock(self)) {
+        is_done = take_gradients(self, hook, into, out_of);
+        if (unlock(self))
+            is_done = -1;
+    }
+    if (entered) {
+        PyObject *kind, *value, *trace;
+        PyErr_Fetch(&kind, &value, &trace);
+        PyObject *left =
+            PyObject_CallMethodObjArgs(guard, text___exit__, Py_None, Py_None, Py_None, NULL);
+        Py_XDECREF(left);
+        if (kind)
+            PyErr_Restore(kind, value, trace);
+    }
+    Py_XDECREF(guard);
+    Py_XDECREF(entered);
+    return is_done < 0 || PyErr_Occurred() ? NULL : PyBool_FromLong(is_done);
+}
+
 /* --- the gate ---------------------------------------------------------------------------------- */
+
+static PyObject *draft_with_lock(PyObject *object, PyObject *values, PyObject *(*draft)(Gate *, PyObject *))
+{
+    Gate *self = (Gate *)object;
+    if (lock(self))
+        return NULL;
+    PyObject *drafts = draft(self, values);
+    if (unlock(self))
+        Py_CLEAR(drafts);
+    return drafts;
+}
+
+static PyObject *draft_all_of(PyObject *object, PyObject *values)
+{
+    if (!PyTuple_CheckExact(values) && !PyList_CheckExact(values))
+        return PyErr_Format(PyExc_TypeError, "wanted a tuple or a list");
+    return draft_with_lock(object, values, draft_all);
+}
+
+static PyObject *draft_named_of(PyObject *object, PyObject *values)
+{
+    if (!PyDict_Check(values))
+        return PyErr_Format(PyExc_TypeError, "wanted a dict");
+    return draft_with_lock(object, values, draft_named);
+}
 
 /* Whether all types are those of plain tensors. */
 static int are_plain(Gate *self, PyObject *types)
@@ -672,11 +918,7 @@ static int is_usual_moment(Gate *self)
     long long task = number_of(PyObject_CallObject(self->current_pass, NULL));
     if (task != -1 || PyErr_Occurred())
         return PyErr_Occurred() ? -1 : 0;
-    int modes = is_true(PyObject_CallObject(self->count_dispatch_modes, NULL));
-    if (modes)
-        return modes < 0 ? -1 : 0;
-    int transforms = is_true(PyObject_CallObject(self->is_transforming, NULL));
-    return transforms < 0 ? -1 : !transforms;
+    return is_alone(self);
 }
 
 /* Watch a call of a known function as it was written: `a + b` is another API than `a.add(b)`. */
@@ -713,7 +955,7 @@ static PyObject *answer(PyObject *object, PyObject *given, PyObject *named)
     Gate *self = (Gate *)object;
     Py_ssize_t count = PyTuple_Size(given);
     if (!self->slow)
-        return PyErr_Format(PyExc_RuntimeError, "the garbage collector has taken this gate apart");
+        return PyErr_Format(PyExc_RuntimeError, "this gate is no mode's");
     if (count < 3 || count > 4 || (named && PyDict_Size(named)))
         return PyObject_Call(self->slow, given, named);
     PyObject *function = PyTuple_GetItem(given, 0), *args = PyTuple_GetItem(given, 2);
@@ -743,9 +985,7 @@ static int clear_gate(PyObject *object)
     Gate *self = (Gate *)object;
 #define CLEAR(part) Py_CLEAR(self->part);
     PARTS(CLEAR)
-    Py_CLEAR(self->functions);
-    Py_CLEAR(self->slow);
-    Py_CLEAR(self->mode);
+    MODE_PARTS(CLEAR)
     return 0;
 }
 
@@ -754,9 +994,7 @@ static int visit_gate(PyObject *object, visitproc visit, void *arg)
     Gate *self = (Gate *)object;
 #define VISIT(part) Py_VISIT(self->part);
     PARTS(VISIT)
-    Py_VISIT(self->functions);
-    Py_VISIT(self->slow);
-    Py_VISIT(self->mode);
+    MODE_PARTS(VISIT)
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
@@ -795,7 +1033,7 @@ static int take_number(PyObject *parts, const char *name, double *number)
 
 static int take_parts(Gate *self, PyObject *parts)
 {
-    double deepest, many, together, together_on_device, is_distributed;
+    double deepest, many, together, together_on_device;
 #define TAKE(part)                                                                                   \
     if (take_part(parts, #part, &self->part))                                                        \
         return -1;
@@ -803,7 +1041,6 @@ static int take_parts(Gate *self, PyObject *parts)
     if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
         take_number(parts, "together", &together) ||
         take_number(parts, "together_on_device", &together_on_device) ||
-        take_number(parts, "is_distributed", &is_distributed) ||
         take_number(parts, "longest_wait", &self->longest_wait) ||
         take_number(parts, "longest_wait_on_device", &self->longest_wait_on_device))
         return -1;
@@ -811,29 +1048,46 @@ static int take_parts(Gate *self, PyObject *parts)
     self->many = (Py_ssize_t)many;
     self->together = (Py_ssize_t)together;
     self->together_on_device = (Py_ssize_t)together_on_device;
-    self->is_distributed = is_distributed != 0;
     return 0;
 }
 
 static PyObject *make_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *mode, *slow, *functions, *parts;
-    if ((kwargs && PyDict_Size(kwargs)) ||
-        !PyArg_ParseTuple(args, "OOO!O!", &mode, &slow, &PyDict_Type, &functions, &PyDict_Type, &parts))
+    PyObject *parts;
+    if ((kwargs && PyDict_Size(kwargs)) || !PyArg_ParseTuple(args, "O!", &PyDict_Type, &parts))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Gate *self = (Gate *)allocate(type, 0);
     if (!self)
         return NULL;
-    self->mode = Py_NewRef(mode);
-    self->slow = Py_NewRef(slow);
-    self->functions = Py_NewRef(functions);
     if (take_parts(self, parts)) {
         Py_DECREF(self);
         return NULL;
     }
     return (PyObject *)self;
 }
+
+static PyObject *watch_mode(PyObject *object, PyObject *args)
+{
+    Gate *self = (Gate *)object;
+    PyObject *mode, *slow, *functions, *as_written, *is_machinery;
+    if (!PyArg_ParseTuple(args, "OOO!OOp", &mode, &slow, &PyDict_Type, &functions, &as_written,
+                          &is_machinery, &self->is_distributed))
+        return NULL;
+#define KEEP(part)                                                                                   \
+    Py_XDECREF(self->part);                                                                          \
+    self->part = Py_NewRef(part);
+    MODE_PARTS(KEEP)
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef gate_methods[] = {
+    {"watch", watch_mode, METH_VARARGS, "Be what torch asks in place of a mode."},
+    {"on_root", on_root, METH_VARARGS, "Record the gradients of the root that runs; False: it takes Python."},
+    {"draft_all", draft_all_of, METH_O, "Describe the values of a tuple or a list."},
+    {"draft_named", draft_named_of, METH_O, "Describe the values of a dict."},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyMemberDef gate_members[] = {
     {"__self__", T_OBJECT, offsetof(Gate, mode), READONLY, "The mode whose method this is."},
@@ -843,6 +1097,7 @@ static PyMemberDef gate_members[] = {
 static PyType_Slot gate_slots[] = {
     {Py_tp_new, make_gate},         {Py_tp_dealloc, free_gate}, {Py_tp_traverse, visit_gate},
     {Py_tp_clear, clear_gate},      {Py_tp_call, answer},       {Py_tp_members, gate_members},
+    {Py_tp_methods, gate_methods},
     {Py_tp_doc, "What torch asks in place of a mode's own method."}, {0, NULL},
 };
 

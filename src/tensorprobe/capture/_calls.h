@@ -25,4 +25,6 @@ int looks_plain(PyObject *tensor);
 extern PyMethodDef graph_methods[];
 int begin_graph(void);
 PyObject *take_edges(PyObject *tensors);
+/* Fill two dicts, as find_leaving returns them; -1 on failure. */
+int leave_from(PyObject *node, PyObject *edges, uint64_t start, PyObject *leaving, PyObject *incoming);
 PyObject *root_of(PyObject *outputs, PyObject *edges, uint64_t start, int passes_over_shapes);

@@ -363,7 +363,7 @@ static int walk(PyObject *pending, PyObject *incoming, PyObject *edges, PyObject
     return 0;
 }
 
-static Outcome find_leaving(PyObject *roots, PyObject *edges, uint64_t start, PyObject *leaving,
+static Outcome walk_from(PyObject *roots, PyObject *edges, uint64_t start, PyObject *leaving,
                             PyObject *incoming)
 {
     PyObject *nodes = PyObject_GetAttr(edges, text_nodes), *leaves = PyObject_GetAttr(edges, text_leaves);
@@ -401,7 +401,7 @@ static PyObject *find(PyObject *self, PyObject *args)
     PyObject *roots = PyDict_New(), *leaving = PyDict_New(), *incoming = PyDict_New();
     Outcome outcome = leaving && incoming ? find_usual_roots(outputs, views, start, roots) : FAILED;
     if (outcome == DONE && PyDict_Size(roots))
-        outcome = find_leaving(roots, edges, start, leaving, incoming);
+        outcome = walk_from(roots, edges, start, leaving, incoming);
     if (outcome == DONE)
         found = PyTuple_Pack(3, roots, leaving, incoming);
     else if (outcome == UNUSUAL)
@@ -477,6 +477,14 @@ static PyObject *root(PyObject *self, PyObject *args)
     return root_of(outputs, edges, start, passes_over_shapes);
 }
 
+int leave_from(PyObject *node, PyObject *edges, uint64_t start, PyObject *leaving, PyObject *incoming)
+{
+    PyObject *roots = PyTuple_Pack(1, node);
+    int failed = !roots || walk_from(roots, edges, start, leaving, incoming) != DONE;
+    Py_XDECREF(roots);
+    return failed ? -1 : 0;
+}
+
 static PyObject *leave(PyObject *self, PyObject *args)
 {
     PyObject *node, *edges, *found = NULL;
@@ -484,10 +492,9 @@ static PyObject *leave(PyObject *self, PyObject *args)
     (void)self;
     if (!PyArg_ParseTuple(args, "OOK", &node, &edges, &start))
         return NULL;
-    PyObject *roots = PyTuple_Pack(1, node), *leaving = PyDict_New(), *incoming = PyDict_New();
-    if (roots && leaving && incoming && find_leaving(roots, edges, start, leaving, incoming) == DONE)
+    PyObject *leaving = PyDict_New(), *incoming = PyDict_New();
+    if (leaving && incoming && !leave_from(node, edges, start, leaving, incoming))
         found = PyTuple_Pack(2, leaving, incoming);
-    Py_XDECREF(roots);
     Py_XDECREF(leaving);
     Py_XDECREF(incoming);
     return found;

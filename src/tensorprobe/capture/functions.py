@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.apis import Api
-from tensorprobe.capture.gate import make_gate, note_function
+from tensorprobe.capture.gate import note_function
 from tensorprobe.capture.operators import is_right_operand, operator_at
 from tensorprobe.capture.spelling import as_spelled
 
@@ -72,17 +72,14 @@ class FunctionWatcher(TorchFunctionMode):
             torch.Tensor.backward: backward_of_tensor,
         }
 
-    def open_gate(self, session: Session) -> None:
-        """Leave the usual calls to compiled code, where there is some and all calls are wanted."""
-        asked = {
-            "as_written": _as_written,
-            "is_machinery": _is_machinery,
-            "is_distributed": self._is_distributed,
-        }
-        self._gate = make_gate(self, session, asked)
-        if self._gate is not None:
-            # torch asks the object, not its class.
-            self.__dict__["__torch_function__"] = self._gate
+    def open_gate(self, gate: Any) -> None:
+        """Leave the usual calls to compiled code."""
+        usual = self._session.apis.usual
+        slow, is_distributed = self.__torch_function__, self._is_distributed
+        gate.watch(self, slow, usual, _as_written, _is_machinery, is_distributed)
+        self._gate = gate
+        # torch asks the object, not its class.
+        self.__dict__["__torch_function__"] = gate
 
     def retire(self) -> None:
         """Record nothing more."""

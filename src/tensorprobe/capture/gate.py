@@ -1,7 +1,9 @@
-"""Leave the usual API calls of a forward pass to compiled code (_calls.c).
+"""Leave the usual calls of a step to compiled code (_calls.c).
 
     torch ─► Gate: a usual call? ─► recorded there
                  └► FunctionWatcher.__torch_function__, which notes what a new function is
+    a backward pass ─► RootHook ─► Gate: a usual one? ─► recorded there
+                                        └► GradientWatcher
 
 A captured step on a GPU waits for what the host does between two operators. Whatever is not usual,
 and everything where nothing was compiled, goes through the same steps in Python.
@@ -16,9 +18,14 @@ import torch
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes
-from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
+from tensorprobe.capture.graph_edges import (
+    compiled_graph,
+    next_sequence_number,
+    pass_over_shapes,
+)
 from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
+from tensorprobe.names import backward_of
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -32,14 +39,8 @@ WRITES_UNSEEN = frozenset(("batch_norm", "instance_norm", "native_batch_norm"))
 _MAYBE_OPERATOR, _IS_PYTHON, _WRITES_UNSEEN = 1, 2, 4
 
 
-def make_gate(mode: Any, session: Session, asked: dict[str, Any]) -> Any | None:
-    """Return what torch calls in place of a mode's own `__torch_function__`; None: nothing.
-
-    Args:
-        mode: the mode.
-        session: whose calls it records.
-        asked: questions about a call that functions.py answers.
-    """
+def make_gate(session: Session) -> Any | None:
+    """Return what records the usual calls of a session; None where that is for Python."""
     compiled = compiled_graph()
     parts = None if compiled is None else session.usual_parts()
     if compiled is None or parts is None:
@@ -52,10 +53,14 @@ def make_gate(mode: Any, session: Session, asked: dict[str, Any]) -> Any | None:
         "is_grad_enabled": torch.is_grad_enabled,
         "next_sequence_number": next_sequence_number,
         "current_pass": torch._C._current_graph_task_id,
+        "current_node": torch._C._current_autograd_node,
+        "without_functions": torch._C.DisableTorchFunction,
+        "pass_over_shapes": pass_over_shapes,
+        "backward_of": backward_of,
         "count_dispatch_modes": count_dispatch_modes,
         "is_transforming": is_transforming,
     }
-    return compiled.Gate(mode, mode.__torch_function__, session.apis.usual, known | asked | parts)
+    return compiled.Gate(known | parts)
 
 
 def note_function(apis: ApiTable, function: Any, api: Api | None, *, is_operator: bool) -> None:

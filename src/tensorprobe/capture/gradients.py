@@ -181,11 +181,11 @@ class RootHook:
         self.edges = edges
         self.done = done
         self.outputs = outputs
-        self.hook: _NodeHook | None = None
+        self.hook: Callable[[_Gradients, _Gradients], None] | None = None
 
     def __call__(self, grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
         """Hand the root's gradients over."""
-        hook = self.hook or self.watcher.find_rest(self)
+        hook = self.hook or self.watcher.begin(self, grad_inputs, grad_outputs)
         if hook is not None:
             hook(grad_inputs, grad_outputs)
 
@@ -217,6 +217,8 @@ class GradientWatcher:
         # Hooks come from several threads where there are several devices.
         self._lock = threading.RLock()
         self.is_active = True
+        # What takes the gradients of usual calls in compiled code, where there is such a thing.
+        self.gate: Any = None
 
     def watch(
         self,
@@ -272,9 +274,31 @@ class GradientWatcher:
 
     def parts(self) -> dict[str, Any]:
         """Return what _calls.c hooks the root of a call with, by the names that it knows."""
-        return {"gradients": self, "hook_class": RootHook, "add_handle": self._handles.append}
+        return {
+            "gradients": self,
+            "hook_class": RootHook,
+            "add_handle": self._handles.append,
+            "opened": self._open,
+        }
 
-    def find_rest(self, root: RootHook) -> _NodeHook | None:
+    def pass_over(self, grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
+        """Count a call that another backward pass reaches, of which the first is recorded."""
+        with self._lock:
+            self.passed_over += self.is_active
+
+    def begin(
+        self, root: RootHook, grad_inputs: _Gradients, grad_outputs: _Gradients
+    ) -> _NodeHook | None:
+        """Take the gradients of a root that runs for the first time; returns who is to do it."""
+        try:
+            if self.gate is not None and self.gate.on_root(root, grad_inputs, grad_outputs):
+                return None
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            self._on_failure(root.name, err)
+            return None
+        return self._find_rest(root)
+
+    def _find_rest(self, root: RootHook) -> _NodeHook | None:
         """Hook the nodes behind a root, which is running and of which none has run; once."""
         try:
             with self._lock, torch._C.DisableTorchFunction():
@@ -301,6 +325,7 @@ class GradientWatcher:
             for task in list(self._open):
                 self._end_pass(task)
             self.is_active = False
+            self.gate = None
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()

@@ -30,6 +30,7 @@ __all__ = [
     "nodes_at_edges",
     "nodes_leaving",
     "only_root",
+    "pass_over_shapes",
 ]
 
 _Node = Any
@@ -277,7 +278,7 @@ def nodes_at_edges(
     if len(outputs) > 1:
         _forget_shared_bases(roots)
     if passes_over_shapes and len(incoming) > 1:
-        _pass_over_shapes(roots, leaving, incoming)
+        pass_over_shapes(roots, leaving, incoming)
     return roots, leaving
 
 
@@ -321,7 +322,7 @@ def nodes_leaving(
     else:
         leaving, incoming = graph.find_leaving(root, edges, start)
     if passes_over_shapes and len(incoming) > 1:
-        _pass_over_shapes((root,), leaving, incoming)
+        pass_over_shapes((root,), leaving, incoming)
     return leaving
 
 
@@ -443,7 +444,7 @@ def _edges_to_inputs(
     return leaving, incoming
 
 
-def _pass_over_shapes(
+def pass_over_shapes(
     roots: Collection[_Node], leaving: dict[_Node, list[NodeInput]], incoming: _Incoming
 ) -> None:
     """Ask the neighbours of nodes towards inputs that only give a gradient another shape.

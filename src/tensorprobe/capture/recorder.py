@@ -119,6 +119,8 @@ class Recorder:
         self._drafts = DraftTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()
         self.failures = 0
+        # What describes values in compiled code, while there is such a thing.
+        self.gate: Any = None
         # Whether the data of a value of this name is written, beside its statistics; None: of none.
         self.keeps_data: Callable[[str], bool] | None = (
             (lambda name: True) if info.task == "tensor" else None
@@ -133,11 +135,16 @@ class Recorder:
 
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
+        if self.gate is not None:
+            return self.gate.draft_all((value,))[0]
         with self._lock:
             return describe(value, self._draft_tensor, (name,))
 
     def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values, `{name}.0` and on."""
+        if self.gate is not None and type(values) in (tuple, list):
+            drafts: tuple[Drafted, ...] = self.gate.draft_all(values)
+            return drafts
         with self._lock:
             draft = self._draft_tensor
             if self.keeps_data is None:
@@ -155,6 +162,9 @@ class Recorder:
         """Describe named values, `{name}.{key}`."""
         if not values:
             return {}
+        if self.gate is not None and type(values) is dict:
+            drafts: dict[str, Drafted] = self.gate.draft_named(values)
+            return drafts
         with self._lock:
             draft = self._draft_tensor
             return {

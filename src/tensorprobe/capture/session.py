@@ -19,7 +19,7 @@ from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
-from tensorprobe.capture.gate import WRITES_UNSEEN
+from tensorprobe.capture.gate import WRITES_UNSEEN, make_gate
 from tensorprobe.capture.gradients import GradientWatcher
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
@@ -139,17 +139,25 @@ class Session:
             self._fast_paths = FastPathGuard(self._functions)
             self._fast_paths.open()
         if level in ("L1", "mix"):
-            assert self._functions is not None
-            self._functions.open_gate(self)
             self._collectives = CollectiveWatcher(self)
             self._collectives.open()
         if level == "L2":
             self._kernels = KernelWatcher(self)
             insert_dispatch_mode(self._kernels)
+        self._open_gate()
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
         self._compiled.open()
         self._traces = TraceGuard(self, self._functions, self._kernels)
         self._traces.open()
+
+    def _open_gate(self) -> None:
+        """Leave usual calls to compiled code, where there is some and all calls are wanted."""
+        gate = None if self._kernels is not None else make_gate(self)
+        if gate is None or self._gradients is None:
+            return
+        self.recorder.gate = self._gradients.gate = gate
+        if self._functions is not None:
+            self._functions.open_gate(gate)
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
@@ -205,6 +213,7 @@ class Session:
             self._modules.close()
             self._modules.flush()
             self._modules = None
+        self.recorder.gate = None
         if self._gradients is not None:
             self._gradients.close()
             if self._gradients.passed_over:
