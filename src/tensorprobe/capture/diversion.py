@@ -7,6 +7,7 @@ equal: the code inside is exchanged, and put back at the end.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 __all__ = ["Diversion", "Handler", "hide_from_dynamo", "skip_in_dynamo"]
 
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+_set_eval_frame: Any = torch._C._dynamo.eval_frame.set_eval_frame
 
 
 class Diversion:
@@ -23,38 +25,92 @@ class Diversion:
 
     def __init__(self, function: FunctionType, handler: Handler) -> None:
         self._function = function
-        self._code = function.__code__
-        original = FunctionType(
+        self._handler = handler
+        self._detour = _detour_of(function)
+        self._was_disabled = function.__dict__.get(_DISABLED)
+        self.begin()
+
+    def begin(self) -> None:
+        """Divert the calls; a new diversion has begun already."""
+        self._detour.handler = self._handler
+        self._function.__code__ = self._detour.diverting
+        self._function.__dict__[_DISABLED] = True
+
+    def end(self) -> None:
+        """Give the function its own code again."""
+        self._function.__code__ = self._detour.code
+        if self._was_disabled is None:
+            self._function.__dict__.pop(_DISABLED, None)
+        if self._detour.handler is self._handler:
+            self._detour.handler = None
+
+
+class _Detour:
+    """What it takes to divert one function; it serves one diversion after the other.
+
+    Attributes:
+        code: the function's own.
+        original: a function with that code, for the handler.
+        diverting: the code that leads here.
+        handler: where calls go; without one, as at the very end of a diversion, to the original.
+    """
+
+    __slots__ = ("code", "diverting", "handler", "original")
+
+    def __init__(self, function: FunctionType) -> None:
+        self.code = function.__code__
+        self.handler: Handler | None = None
+        self.original = FunctionType(
             function.__code__,
             function.__globals__,
             function.__name__,
             function.__defaults__,
             function.__closure__,
         )
-        original.__kwdefaults__ = function.__kwdefaults__
-
-        divert = hide_from_dynamo(functools.partial(handler, original))
-        template = _diverting_code(len(self._code.co_freevars))
-        self._diverting = template.replace(
-            co_consts=tuple(divert if c == _DIVERT else c for c in template.co_consts),
+        self.original.__kwdefaults__ = function.__kwdefaults__
+        template = _diverting_code(len(self.code.co_freevars))
+        self.diverting = template.replace(
+            co_consts=tuple(self.divert if c == _DIVERT else c for c in template.co_consts),
             # Dynamo goes by it: it does not compile frames of torch.distributed.
-            co_filename=self._code.co_filename,
-            co_firstlineno=self._code.co_firstlineno,
+            co_filename=self.code.co_filename,
+            co_firstlineno=self.code.co_firstlineno,
             co_name=function.__name__,
         )
-        self._was_disabled = function.__dict__.get(_DISABLED)
-        self.begin()
 
-    def begin(self) -> None:
-        """Divert the calls; a new diversion has begun already."""
-        self._function.__code__ = self._diverting
-        self._function.__dict__[_DISABLED] = True
+    def fits(self, function: FunctionType) -> bool:
+        """Whether the function is what it was, and nobody diverts it now."""
+        original = self.original
+        return (
+            function.__code__ is self.code
+            and function.__defaults__ is original.__defaults__
+            and function.__kwdefaults__ is original.__kwdefaults__
+            and self.handler is None
+        )
 
-    def end(self) -> None:
-        """Give the function its own code again."""
-        self._function.__code__ = self._code
-        if self._was_disabled is None:
-            self._function.__dict__.pop(_DISABLED, None)
+    def divert(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        handler = self.handler
+        before = _set_eval_frame(None)
+        try:
+            if handler is None:
+                return self.original(*args, **kwargs)
+            return handler(self.original, args, kwargs)
+        finally:
+            _set_eval_frame(before)
+
+
+# To make one takes as long as a small operation of torch, and each step needs dozens.
+_detours: weakref.WeakKeyDictionary[FunctionType, _Detour] = weakref.WeakKeyDictionary()
+
+
+def _detour_of(function: FunctionType) -> _Detour:
+    detour = _detours.get(function)
+    if detour is not None and detour.fits(function):
+        return detour
+    made = _Detour(function)
+    # One that is in use serves again when it is free; what no longer fits is of no use.
+    if detour is None or detour.handler is None:
+        _detours[function] = made
+    return made
 
 
 _DIVERT = "divert"
@@ -88,14 +144,13 @@ def hide_from_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
 
     `torch.compiler.disable` does so too, but takes seconds to import even if nothing is compiled.
     """
-    dynamo: Any = torch._C._dynamo.eval_frame
 
     def hidden(*args: Any, **kwargs: Any) -> Any:
-        before = dynamo.set_eval_frame(None)
+        before = _set_eval_frame(None)
         try:
             return function(*args, **kwargs)
         finally:
-            dynamo.set_eval_frame(before)
+            _set_eval_frame(before)
 
     skip_in_dynamo(hidden)
     return hidden
@@ -112,3 +167,6 @@ def skip_in_dynamo(function: Callable[..., Any]) -> None:
         dynamo.set_code_exec_strategy(code, dynamo._FrameExecStrategy(skip, skip))
     elif hasattr(dynamo, "skip_code"):
         dynamo.skip_code(code)
+
+
+skip_in_dynamo(_Detour.divert)
