@@ -43,6 +43,7 @@ __all__ = [
     "is_saved_value",
     "is_uninitialised",
     "kind_of_call",
+    "module_text",
     "other_gradients_name",
     "parse_call",
     "parse_checker_call",
@@ -134,7 +135,7 @@ class ModuleCall:
     number: int
 
     def __str__(self) -> str:
-        return f"{_module_text(self.path, self.class_name)}.{self.direction}.{self.number}"
+        return f"{module_text(self.path, self.class_name)}.{self.direction}.{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class ParameterGradients:
 
     def __str__(self) -> str:
         number = "" if self.number is None else f".{self.number}"
-        return f"{_module_text(self.path, self.class_name)}.parameters_grad{number}"
+        return f"{module_text(self.path, self.class_name)}.parameters_grad{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,9 +387,9 @@ def without_number(text: str) -> str:
         case ApiCall(api_type, api_name, _, direction):
             return f"{api_type}.{api_name}.{direction}"
         case ModuleCall(path, class_name, direction, _):
-            return f"{_module_text(path, class_name)}.{direction}"
+            return f"{module_text(path, class_name)}.{direction}"
         case ParameterGradients(path, class_name, _):
-            return f"{_module_text(path, class_name)}.parameters_grad"
+            return f"{module_text(path, class_name)}.parameters_grad"
         case SavedValue(name, _):
             return f"{name}.debug"
 
@@ -492,7 +493,8 @@ def _direction(groups: dict[str, str]) -> Direction:
     return "forward" if groups["direction"] == "forward" else "backward"
 
 
-def _module_text(path: str, class_name: str) -> str:
+def module_text(path: str, class_name: str) -> str:
+    """Return what the names of a module's calls begin with, `Module.fc.Linear`."""
     return f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
 
 

@@ -15,6 +15,7 @@ from tensorprobe.dtypes import DTYPES
 from tensorprobe.records import (
     CallRecord,
     DumpInfo,
+    Frame,
     TensorValue,
 )
 from tensorprobe.store import DumpWriter, TensorData, open_dump
@@ -49,6 +50,35 @@ def test_a_folder_is_free_again_after_its_process_was_killed(tmp_path: Path) -> 
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "rank")], check=False)
     with DumpWriter(tmp_path / "rank", DumpInfo()) as writer:
         assert writer.folder == tmp_path / "rank"
+
+
+BEGIN_AND_DIE = (
+    "import os, signal, sys\n"
+    "from tensorprobe.store import DumpWriter\n"
+    "from tensorprobe.records import CallRecord, DumpInfo, Frame\n"
+    "writer = DumpWriter(sys.argv[1], DumpInfo(level='mix'))\n"
+    "if len(sys.argv) > 2:\n"
+    "    stack = (Frame('old.py', 1, 'forward', 'a(x)'),)\n"
+    "    writer.write(CallRecord('Torch.a.0.forward'), stack=stack, parent='Module.old')\n"
+    "os.kill(os.getpid(), signal.SIGKILL)\n"
+)
+
+
+def test_a_run_that_is_killed_before_its_first_record_leaves_an_empty_dump(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", BEGIN_AND_DIE, str(tmp_path / "rank")], check=False)
+    (part,) = open_dump(tmp_path / "rank").parts
+    assert list(part) == [] and not part.info.complete
+    assert part.stack("Torch.a.0.forward") == () and part.parent("Torch.a.0.forward") is None
+
+
+def test_what_a_killed_run_left_is_not_taken_for_the_next_ones(tmp_path: Path) -> None:
+    rank = tmp_path / "rank"
+    subprocess.run([sys.executable, "-c", BEGIN_AND_DIE, str(rank), "writes"], check=False)
+    assert open_dump(rank).parts[0].parent("Torch.a.0.forward") == "Module.old"
+    subprocess.run([sys.executable, "-c", BEGIN_AND_DIE, str(rank)], check=False)
+    (part,) = open_dump(rank).parts
+    assert list(part) == [] and part.parent("Torch.a.0.forward") is None
+    assert part.stack("Torch.a.0.forward") == ()
 
 
 FORK = """
@@ -208,6 +238,18 @@ def test_a_folder_that_vanishes_comes_back_at_the_end(tmp_path: Path) -> None:
     dump = open_dump(tmp_path)
     assert [call.name for call in dump] == ["Torch.a.0.forward", "Torch.b.0.forward"]
     assert ["Torch.a.0.forward.input.0.pt is missing" in str(gap) for gap in dump.gaps] == [True]
+
+
+def test_a_folder_that_vanishes_before_the_first_record_comes_back(tmp_path: Path) -> None:
+    folder = tmp_path / "step0" / "rank"
+    stack = (Frame("train.py", 3, "forward", "a(x)"),)
+    with DumpWriter(folder, DumpInfo(level="mix")) as writer:
+        shutil.rmtree(tmp_path / "step0")
+        assert writer.write(CallRecord("Torch.a.0.forward"), stack=stack, parent="Module.m")
+    (part,) = open_dump(tmp_path).parts
+    assert part.info.complete and part.gaps == ()
+    assert part.stack("Torch.a.0.forward") == stack
+    assert part.parent("Torch.a.0.forward") == "Module.m"
 
 
 def test_on_a_full_disk_calls_written_together_are_kept_as_far_as_they_fit(tmp_path: Path) -> None:

@@ -8,31 +8,55 @@ would be searched a dozen times, and every few steps as a whole, which takes a t
 from __future__ import annotations
 
 import gc
+import threading
 
 __all__ = ["CollectorPace"]
 
 # Records of a small model are some ten thousand objects; the first threshold is 700 or 2000.
 _SLOWER = 16
 
+_Thresholds = tuple[int, int, int]
+
+
+class _Shared:
+    """What all that are open have in common: a step begins before the last one is written."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.before: _Thresholds = (0, 0, 0)
+        self.ours: _Thresholds = (0, 0, 0)
+
+
+_shared = _Shared()
+
 
 class CollectorPace:
     """Has the collector wait longer between its searches while it is open."""
 
     def __init__(self) -> None:
-        self._before: tuple[int, int, int] | None = None
-        self._ours: tuple[int, int, int] | None = None
+        self._is_open = False
 
     def open(self) -> None:
         """Start to count our own objects out."""
-        if self._before is not None:
-            return
-        first, *others = self._before = gc.get_threshold()
-        # Zero means that it never searches.
-        gc.set_threshold(first * _SLOWER, *others)
-        self._ours = gc.get_threshold()
+        with _shared.lock:
+            if self._is_open:
+                return
+            self._is_open = True
+            _shared.users += 1
+            if _shared.users > 1:
+                return
+            first, *others = _shared.before = gc.get_threshold()
+            # Zero means that it never searches.
+            gc.set_threshold(first * _SLOWER, *others)
+            _shared.ours = gc.get_threshold()
 
     def close(self) -> None:
         """Give the collector its pace back, unless somebody has set another."""
-        if self._before is not None and gc.get_threshold() == self._ours:
-            gc.set_threshold(*self._before)
-        self._before = None
+        with _shared.lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            _shared.users -= 1
+            if not _shared.users and gc.get_threshold() == _shared.ours:
+                gc.set_threshold(*_shared.before)

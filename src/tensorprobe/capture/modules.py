@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -16,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.named_models import COMPILED, ModuleNames
-from tensorprobe.names import ModuleCall, ParameterGradients
+from tensorprobe.names import ParameterGradients, module_text
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["ModuleWatcher", "is_compiled_wrapper"]
 
 
+_COMPILED_CLASS = "OptimizedModule"
+
+
 def is_compiled_wrapper(module: torch.nn.Module) -> bool:
     """Whether a module is what torch.compile returned; the one inside it is recorded."""
-    return type(module).__name__ == "OptimizedModule" and COMPILED in module._modules
+    return type(module).__name__ == _COMPILED_CLASS and COMPILED in module._modules
 
 
 def is_sharded(module: torch.nn.Module) -> bool:
@@ -64,6 +68,10 @@ class ModuleWatcher:
         # Each thread that calls modules is in modules of its own.
         self._threads = threading.local()
         self._handles: list[Any] = []
+        # Asked for every call, so they are looked up once.
+        self._with_inputs = session.wants_data("forward", "input")
+        self._with_outputs = session.wants_data("forward", "output")
+        self._with_gradients = session.wants_data("backward", "output")
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
         # An id is handed out again once its parameter is gone, soon with `functional_call`.
@@ -91,7 +99,9 @@ class ModuleWatcher:
 
     def is_watching(self, module: torch.nn.Module) -> bool:
         """Whether calls of this module are followed now."""
-        return not self._session.is_paused and not is_compiled_wrapper(module)
+        if self._session.is_paused:
+            return False
+        return type(module).__name__ != _COMPILED_CLASS or not is_compiled_wrapper(module)
 
     def follow_parameters_inside(self, module: torch.nn.Module) -> None:
         """Record the parameters' gradients of the modules in one whose calls cannot be seen."""
@@ -101,7 +111,7 @@ class ModuleWatcher:
         for inner in module.modules():
             path = self._names.known(inner)
             if path is not None and inner is not module:
-                self._hook_parameters(inner, path, type(inner).__name__)
+                self._hook_parameters(_parameters_of(inner), path, type(inner).__name__)
 
     @property
     def _running(self) -> list[_Running]:
@@ -131,20 +141,21 @@ class ModuleWatcher:
         class_name = type(module).__name__
         session = self._session
         recorder = session.recorder
-        number = recorder.next_number(f"Module.{path}.{class_name}")
-        name = str(ModuleCall(path, class_name, "forward", number))
+        text = module_text(path, class_name)
+        # As `ModuleCall` has it, for which a step has no time.
+        name = f"{text}.forward.{recorder.next_number(text)}"
         inputs = named = parameters = None
         if session.wants(name, "forward") and self._is_recording:
-            if session.wants_data("forward", "input"):
+            if self._with_inputs:
                 inputs = recorder.draft_all(args, f"{name}.input")
-                named = recorder.draft_named(kwargs, f"{name}.kwargs")
+                named = recorder.draft_named(kwargs, f"{name}.kwargs") if kwargs else {}
             own = _parameters_of(module)
             parameters = recorder.draft_named(own, f"{name}.parameters") if own else {}
             if own:
-                self._hook_parameters(module, path, class_name)
+                self._hook_parameters(own, path, class_name)
         elif self._is_recording and session.wants_backward_alone(name):
             parameters = {}
-            self._hook_parameters(module, path, class_name)
+            self._hook_parameters(_parameters_of(module), path, class_name)
         tensors = tensors_in(args)
         if kwargs:
             tensors += tensors_in(kwargs)
@@ -180,7 +191,7 @@ class ModuleWatcher:
         session = self._session
         if session.wants(name, "forward"):
             outputs = None
-            if session.wants_data("forward", "output"):
+            if self._with_outputs:
                 values = output if isinstance(output, tuple) else (output,)
                 outputs = session.recorder.draft_all(values, f"{name}.output")
             session.recorder.add(
@@ -197,17 +208,20 @@ class ModuleWatcher:
             name, running.edges, running.start, tensors_in(output), running.parent
         )
 
-    def _hook_parameters(self, module: torch.nn.Module, path: str, class_name: str) -> None:
-        if not self._session.wants_data("backward", "output"):
+    def _hook_parameters(
+        self, parameters: Mapping[str, torch.nn.Parameter], path: str, class_name: str
+    ) -> None:
+        if not self._with_gradients:
             return
-        wanted = {key: p for key, p in _parameters_of(module).items() if p.requires_grad}
-        for key, parameter in wanted.items():
-            place = (path, key, id(parameter))
+        wanted = [(key, p) for key, p in parameters.items() if p.requires_grad]
+        base = str(ParameterGradients(path, class_name)) if wanted else ""
+        for key, parameter in wanted:
+            place = (base, key, id(parameter))
             known = self._hooked.get(place)
             if known is not None and known() is parameter:
                 continue
             self._hooked[place] = weakref.ref(parameter)
-            hook = self._gradient_hook(path, class_name, key, len(wanted))
+            hook = functools.partial(self._take_gradient, base, key, len(wanted))
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def _follow_gathered(self, running: _Running) -> None:
@@ -216,34 +230,30 @@ class ModuleWatcher:
         self._session.recorder.forget_tensors()
         if running.parameters is not None:
             module = running.module
-            self._hook_parameters(module, self._names.path_of(module), type(module).__name__)
+            path = self._names.path_of(module)
+            self._hook_parameters(_parameters_of(module), path, type(module).__name__)
 
     def _add_gradients(self, base: str) -> None:
         name, arrived = self._gradients.pop(base)
         self._session.recorder.add(name, parameters=arrived)
 
-    def _gradient_hook(self, path: str, class_name: str, key: str, count: int) -> Any:
+    def _take_gradient(self, base: str, key: str, count: int, gradient: torch.Tensor) -> None:
+        """Take the gradient of one of a module's parameters, which are so many."""
         recorder = self._session.recorder
-        base = str(ParameterGradients(path, class_name))
-
-        def on_gradient(gradient: torch.Tensor) -> None:
-            try:
-                with torch._C.DisableTorchFunction():
-                    if key in self._gradients.get(base, ("", {}))[1]:
-                        # The next backward pass has come, and the last lacked some parameters.
-                        self._add_gradients(base)
-                    if base not in self._gradients:
-                        number = recorder.next_number(base)
-                        name = str(ParameterGradients(path, class_name, number or None))
-                        self._gradients[base] = (name, {})
-                    name, arrived = self._gradients[base]
-                    arrived[key] = recorder.draft(gradient, f"{name}.{key}")
-                    if len(arrived) == count:
-                        self._add_gradients(base)
-            except Exception as err:  # noqa: BLE001 - counted and told by the recorder
-                recorder.fail(base, err)
-
-        return on_gradient
+        try:
+            with torch._C.DisableTorchFunction():
+                if key in self._gradients.get(base, ("", {}))[1]:
+                    # The next backward pass has come, and the last lacked some parameters.
+                    self._add_gradients(base)
+                if base not in self._gradients:
+                    number = recorder.next_number(base)
+                    self._gradients[base] = (f"{base}.{number}" if number else base, {})
+                name, arrived = self._gradients[base]
+                arrived[key] = recorder.draft(gradient, f"{name}.{key}")
+                if len(arrived) == count:
+                    self._add_gradients(base)
+        except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+            recorder.fail(base, err)
 
 
 def _keywords_beside(args: tuple[Any, ...], caller: FrameType) -> dict[str, Any]:

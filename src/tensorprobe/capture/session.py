@@ -115,6 +115,10 @@ class Session:
         self._inside_custom: set[int] = set()
         # Asked for every call, so they are looked up once.
         wants_part = self.calls.wants_part
+        self._wanted = {
+            "forward": self.calls.wants_direction("forward"),
+            "backward": self.calls.wants_direction("backward"),
+        }
         self._with_inputs = wants_part("forward", "input")
         self._with_outputs = wants_part("forward", "output")
         self._with_gradients_in = wants_part("backward", "input")
@@ -161,16 +165,24 @@ class Session:
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
-        self._shut()
-        self._do_or_leave("stop", self.recorder.flush)
+        try:
+            self._shut()
+        except BaseException:
+            self._collector.close()
+            raise
+        self._do_or_leave("stop", self._flush)
+
+    def _flush(self) -> None:
+        try:
+            self.recorder.flush()
+        finally:
+            # Only when the records are written: before, the collector would search through them.
+            self._collector.close()
 
     def _shut(self) -> None:
-        try:
-            self._close_watchers()
-            if not self._is_left_to_finisher:
-                self.recorder.send()
-        finally:
-            self._collector.close()
+        self._close_watchers()
+        if not self._is_left_to_finisher:
+            self.recorder.send()
 
     def _do_or_leave(self, what: str, work: Callable[[], None]) -> None:
         """Do some work now, or beside the run while records wait for a device."""
@@ -242,6 +254,7 @@ class Session:
         is_idle = self._overflows is not None and not self._writer.has_records
         is_empty = self._writer.is_empty and not self.recorder.has_pending
         if is_idle or (is_empty and not keeps_empty):
+            self._collector.close()
             self._writer.discard()
             return False
         if (first := self.calls.unseen_scope) is not None:
@@ -263,7 +276,7 @@ class Session:
         return self._writer.has_records or self.recorder.has_pending
 
     def _publish(self, rank: int | None) -> None:
-        self.recorder.flush()
+        self._flush()
         assert self.config.dump_path is not None and self._info.step is not None
         folder = rank_folder(self.config.dump_path, step=self._info.step, rank=rank)
         self._writer.close(move_to=None if rank in (None, self._info.rank) else folder)
@@ -290,7 +303,7 @@ class Session:
         Asking again gives the same answer until another call comes.
         """
         if self.calls.is_open and not self.is_paused and not self._inside_custom:
-            return self.calls.wants_direction(direction)
+            return self._wanted[direction]
         if self.is_quiet and not name.startswith("Module."):
             return False
         if direction == "forward":

@@ -36,13 +36,17 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 class Claim:
-    """A folder that belongs to this process until `release`."""
+    """A folder that belongs to this process until `release`.
+
+    Attributes:
+        folder: which one.
+        is_new: whether it was made a moment ago, so that no old dump is in it.
+    """
 
     def __init__(self, folder: Path, descriptor: int, *, is_new: bool) -> None:
         self.folder = folder
         self._descriptor = descriptor
-        # Made a moment ago, so that no old dump is in it.
-        self._is_new = is_new
+        self.is_new = is_new
         _claims.add(self)
 
     def release(self) -> None:
@@ -64,7 +68,7 @@ class Claim:
         Raises:
             OSError: something of it cannot be removed.
         """
-        if self._is_new:
+        if self.is_new:
             return
         for name in _FILES:
             (self.folder / name).unlink(missing_ok=True)
@@ -105,13 +109,22 @@ def _make_folder(folder: Path) -> bool:
     try:
         os.mkdir(folder)
     except FileNotFoundError:
-        os.makedirs(folder.parent, exist_ok=True)
+        _make_folder_around(folder)
         return _make_folder(folder)
     except FileExistsError:
         if not folder.is_dir():
             raise
         return False
     return True
+
+
+def _make_folder_around(folder: Path) -> None:
+    parent = os.path.dirname(folder)
+    try:
+        # Mostly the folder of the step alone is missing.
+        os.mkdir(parent)
+    except (FileNotFoundError, FileExistsError):
+        os.makedirs(parent, exist_ok=True)
 
 
 def _lock(path: str) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from json.encoder import encode_basestring_ascii
-from pathlib import Path
 
 from tensorprobe.store.layout import PART_SUFFIX
 
@@ -22,18 +21,25 @@ class Journal:
 
     Args:
         path: the final name; until `publish` the file is called that plus `.part`.
+        beginning: what stands before the first text.
+        is_lazy: whether the file is made when the first text comes; nothing may stand in its place.
+
+    Raises:
+        OSError: the file cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
+    # Not by pathlib, which would take as long as the system does to make the file.
+    def __init__(self, path: str, *, beginning: bytes = b"", is_lazy: bool = False) -> None:
         self.path = path
-        self._part = path.with_name(path.name + PART_SUFFIX)
+        self._part = path + PART_SUFFIX
         self.has_entries = False
+        self._beginning = beginning
         self._size = 0
         # What waits for `release`: an entry with its key, or plain text.
         self._held: list[tuple[str, bytes]] | None = None
-        self._descriptor = os.open(
-            self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
-        )
+        self._descriptor = -1
+        if not is_lazy:
+            self._open()
 
     def append(self, text: bytes) -> None:
         """Add text at the end, all of it or nothing.
@@ -44,6 +50,10 @@ class Journal:
         if self._held is not None:
             self._held.append(("", text))
             return
+        if self._descriptor < 0:
+            self._open()
+        if not self._size:
+            text = self._beginning + text
         written = 0
         try:
             while written < len(text):
@@ -115,23 +125,34 @@ class Journal:
 
     def close(self) -> None:
         """Close the file, published or not."""
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def remove(self) -> None:
         """Remove the unpublished file."""
-        if self._is_in_place():
-            self._part.unlink()
+        if self._descriptor >= 0 and self._is_in_place():
+            os.unlink(self._part)
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(self._part, flags, 0o666)
+        except FileNotFoundError:
+            # The folder was removed since it was claimed.
+            os.makedirs(os.path.dirname(self._part), exist_ok=True)
+            self._descriptor = os.open(self._part, flags, 0o666)
 
     def _is_in_place(self) -> bool:
         """Whether the name still leads to our file, and not to another writer's."""
         try:
-            return os.path.samestat(os.fstat(self._descriptor), self._part.stat())
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._part))
         except FileNotFoundError:
             return False
 
     def _copy_out(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}{PART_SUFFIX}")
-        with self._part.open("wb") as copy:
+        folder, name = os.path.split(self.path)
+        os.makedirs(folder, exist_ok=True)
+        self._part = os.path.join(folder, f".{name}.{os.getpid()}{PART_SUFFIX}")
+        with open(self._part, "wb") as copy:
             for start in range(0, self._size, _COPY_BYTES):
                 copy.write(os.pread(self._descriptor, _COPY_BYTES, start))

@@ -7,6 +7,7 @@ groups the calls by stack, and is written at the end.
 from __future__ import annotations
 
 import json
+import os
 from json.encoder import encode_basestring_ascii
 
 from tensorprobe.records import Frame
@@ -56,8 +57,13 @@ class StackFile:
         ]
         text = "{\n" + ",\n".join(groups) + "\n}" if groups else "{}"
         path = self._journal.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(path, [text.encode()])
+        pieces = [text.encode()]
+        try:
+            write_whole_file(path, pieces)
+        except FileNotFoundError:
+            # The folder was removed under us.
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_whole_file(path, pieces)
         self._journal.remove()
 
     def _find(self, stack: tuple[Frame, ...]) -> int | None:

@@ -321,7 +321,7 @@ class DumpWriter:
                 return
             self._lock, self._log = host._lock, host._log
             self.folder = host.folder
-            self._journals[self._main] = Journal(self.folder / self._main)
+            self._journals[self._main] = Journal(os.path.join(self.folder, self._main))
             self._journals[self._main].append(self._header())
             self._claim = host._claim
             host._guests.append(self)
@@ -342,13 +342,18 @@ class DumpWriter:
             _remove_if_empty(claim.folder)
 
     def _open_files(self, claim: Claim) -> None:
-        companions = () if self._is_saved_values else ("stack.json", "construct.json")
-        for name in (self._main, *companions):
-            self._journals[name] = Journal(self.folder / name)
+        folder = os.fspath(self.folder)
+        companions = (
+            () if self._is_saved_values else (("stack.json", b""), ("construct.json", b"{"))
+        )
+        self._journals[self._main] = Journal(os.path.join(folder, self._main))
+        for name, beginning in companions:
+            path = os.path.join(folder, name)
+            # What a killed run left in their places must go now; nobody needs them without records.
+            self._journals[name] = Journal(path, beginning=beginning, is_lazy=claim.is_new)
         self._journals[self._main].append(self._header())
         if not self._is_saved_values:
             self._stacks = StackFile(self._journals["stack.json"])
-            self._journals["construct.json"].append(b"{")
         # Only now, so that at any moment the folder holds a dump that opens.
         claim.remove_old_dump()
         self._log = ErrorLog(self.folder)
