@@ -17,7 +17,7 @@
 
 /* What the gate uses of the session's parts, by the names that gate.py gives them. */
 #define PARTS(X)                                                                                     \
-    X(session) X(modules) X(recorder) X(gradients) X(statistics) X(drafts) X(owners) X(memory_class) X(merge) X(small_ints) X(counters) \
+    X(session) X(modules) X(recorder) X(gradients) X(statistics) X(checksums) X(drafts) X(owners) X(memory_class) X(merge) X(small_ints) X(counters) \
     X(pending_class) X(add_pending) X(lock) X(hook_class) X(done) X(add_handle) X(stacks) X(codes)   \
     X(read_stack) X(inside_custom) X(tensor_class) X(parameter_class) X(no_name) X(as_spelled)       \
     X(describe) X(tensors_in) X(is_grad_enabled) X(next_sequence_number) X(current_pass)             \
@@ -32,12 +32,12 @@
     X(watch_gradients) X(note_place) X(acquire) X(release) X(full_name) X(requires_grad) X(_base)    \
     X(numel) X(dtype) X(data_ptr) X(is_contiguous) X(is_conj) X(is_neg) X(get_device) X(register_hook) \
     X(name) X(inputs) X(kwargs) X(outputs) X(parameters) X(saved) X(is_recompute) X(defaults)        \
-    X(stack) X(parent) X(checksums) X(files) X(measured) X(checked) X(watcher) X(start) X(count)     \
+    X(stack) X(parent) X(files) X(measured) X(checked) X(watcher) X(start) X(count)     \
     X(edges) X(done) X(hook) X(is_sealed) X(is_active) X(version) X(_version) X(alive)         \
     X(numbers) X(stride) X(shape) X(detach) X(pass_over) X(__enter__) X(__exit__)
 #define DECLARE(text) static PyObject *text_##text;
 TEXTS(DECLARE)
-static PyObject *text_statistics;
+static PyObject *text_statistics, *text_checksums;
 
 typedef struct {
     PyObject_HEAD
@@ -47,6 +47,7 @@ typedef struct {
      * calls do not count, else (api, full name, FLAGS); two questions about a call. */
     MODE_PARTS(FIELD)
     Py_ssize_t deepest, many;
+    int with_checksums;
     Py_ssize_t together, together_on_device;
     double longest_wait, longest_wait_on_device;
     int is_distributed;
@@ -54,6 +55,8 @@ typedef struct {
     unsigned long thread;
     long device;
     int has_place;
+    /* Whether whoever holds the lock has asked whether it is alone. */
+    int is_alone;
 } Gate;
 
 /* Of a function, from gate.py. */
@@ -253,21 +256,30 @@ static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
 /* Return the draft of a tensor that none is known of; by Python, unless it is plain. */
 static PyObject *draft_new(Gate *self, PyObject *tensor)
 {
-    int is_usual = PyDict_Size(self->drafts) < self->many ? is_alone(self) : 0;
+    int is_usual = PyDict_Size(self->drafts) < self->many ? (self->is_alone ? 1 : is_alone(self)) : 0;
     if (is_usual > 0)
         is_usual = looks_plain(tensor);
     if (is_usual <= 0)
         return is_usual < 0 ? NULL : draft_by_python(self, tensor);
-    PyObject *owner = PyObject_GetAttr(tensor, text__base), *measured = NULL;
-    if (owner)
-        measured = owner == Py_None ? measure(self, tensor) : measure_view(self, tensor, owner);
+    PyObject *owner = PyObject_GetAttr(tensor, text__base), *measured = NULL, *checked = NULL;
+    if (owner && owner == Py_None && self->with_checksums)
+        checked = PyObject_CallMethodObjArgs(self->checksums, text_ask, tensor, NULL);
+    else if (owner)
+        checked = Py_NewRef(Py_None);
+    if (checked && owner == Py_None)
+        measured = measure(self, tensor);
+    else if (checked)
+        /* What a checksum is of has an order. */
+        measured = self->with_checksums ? Py_NewRef(Py_None) : measure_view(self, tensor, owner);
     Py_XDECREF(owner);
     if (!measured || measured == Py_None) {
         Py_XDECREF(measured);
+        Py_XDECREF(checked);
         return measured ? draft_by_python(self, tensor) : NULL;
     }
-    PyObject *draft = make_draft(tensor, measured, Py_None);
+    PyObject *draft = make_draft(tensor, measured, checked);
     Py_DECREF(measured);
+    Py_DECREF(checked);
     if (draft && keep_draft(self, tensor, draft))
         Py_CLEAR(draft);
     return draft;
@@ -396,6 +408,7 @@ static int lock(Gate *self)
 /* Release the lock, whatever has been raised meanwhile. */
 static int unlock(Gate *self)
 {
+    self->is_alone = 0;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     PyObject *answer = call(self->lock, text_release);
@@ -442,6 +455,8 @@ static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_
 {
     if (lock(self))
         return -1;
+    /* The gate has asked: it lets nothing else through. */
+    self->is_alone = 1;
     call->inputs = draft_all(self, shown);
     call->named = call->inputs ? draft_named(self, shown_named) : NULL;
     if (unlock(self) || !call->named)
@@ -471,6 +486,16 @@ static PyObject *stack_of(Gate *self, PyObject *frame)
     return is_new ? PyObject_CallObject(self->read_stack, NULL) : stack;
 }
 
+/* Whether numbers of a queue are still on a device; -1 on failure. */
+static int is_waiting(PyObject *queue)
+{
+    long long asked = number_of(PyObject_GetAttr(queue, text_asked));
+    PyObject *line = PyObject_GetAttr(queue, text__line);
+    long long delivered = line ? number_of(PyObject_GetAttr(line, text_delivered)) : -1;
+    Py_XDECREF(line);
+    return PyErr_Occurred() ? -1 : asked > delivered;
+}
+
 /* Whether records need not be looked at yet, which are so many now; -1 on failure. */
 static int may_wait(Gate *self, Py_ssize_t unlooked)
 {
@@ -485,11 +510,8 @@ static int may_wait(Gate *self, Py_ssize_t unlooked)
         return 1;
     if (unlooked >= self->together_on_device || waited >= self->longest_wait_on_device)
         return 0;
-    long long asked = number_of(PyObject_GetAttr(self->statistics, text_asked));
-    PyObject *line = PyObject_GetAttr(self->statistics, text__line);
-    long long delivered = line ? number_of(PyObject_GetAttr(line, text_delivered)) : -1;
-    Py_XDECREF(line);
-    return PyErr_Occurred() ? -1 : asked > delivered;
+    int waits = is_waiting(self->statistics);
+    return waits ? waits : is_waiting(self->checksums);
 }
 
 /* Put a record, which is taken over, at the end of the recorder's line. */
@@ -525,7 +547,8 @@ static PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObj
          PyObject_SetAttr(record, text_defaults, Py_None) ||
          PyObject_SetAttr(record, text_stack, stack) || PyObject_SetAttr(record, text_parent, parent) ||
          give(record, text_statistics, PyObject_GetAttr(self->statistics, text_asked)) ||
-         PyObject_SetAttr(record, text_checksums, none) || PyObject_SetAttr(record, text_files, none)))
+         give(record, text_checksums, PyObject_GetAttr(self->checksums, text_asked)) ||
+         PyObject_SetAttr(record, text_files, none)))
         Py_CLEAR(record);
     Py_XDECREF(none);
     return record;
@@ -537,6 +560,7 @@ static int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame,
     PyObject *outputs = NULL, *stack = NULL;
     int failed = !values || lock(self);
     if (!failed) {
+        self->is_alone = 1;
         outputs = draft_all(self, values);
         stack = outputs ? stack_of(self, frame) : NULL;
         PyObject *inputs = call->inputs ? call->inputs : Py_None;
@@ -1033,17 +1057,19 @@ static int take_number(PyObject *parts, const char *name, double *number)
 
 static int take_parts(Gate *self, PyObject *parts)
 {
-    double deepest, many, together, together_on_device;
+    double deepest, many, together, together_on_device, with_checksums;
 #define TAKE(part)                                                                                   \
     if (take_part(parts, #part, &self->part))                                                        \
         return -1;
     PARTS(TAKE)
     if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
         take_number(parts, "together", &together) ||
+        take_number(parts, "with_checksums", &with_checksums) ||
         take_number(parts, "together_on_device", &together_on_device) ||
         take_number(parts, "longest_wait", &self->longest_wait) ||
         take_number(parts, "longest_wait_on_device", &self->longest_wait_on_device))
         return -1;
+    self->with_checksums = with_checksums != 0;
     self->deepest = (Py_ssize_t)deepest;
     self->many = (Py_ssize_t)many;
     self->together = (Py_ssize_t)together;
@@ -1116,6 +1142,7 @@ PyMODINIT_FUNC PyInit__calls(void)
         return NULL;
     TEXTS(INTERN)
     INTERN(statistics)
+    INTERN(checksums)
     if (begin_drafts() || begin_graph())
         return NULL;
     PyObject *made = PyModule_Create(&module);

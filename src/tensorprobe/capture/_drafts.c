@@ -111,12 +111,14 @@ static PyObject *is_plain(PyObject *self, PyObject *tensor)
     return is_so < 0 ? NULL : PyBool_FromLong(is_so);
 }
 
+/* An inference tensor has no version and says so by an error. */
 static PyObject *version_of(PyObject *tensor)
 {
-    int is_inference = is_true(call(tensor, text_is_inference));
-    if (is_inference < 0)
-        return NULL;
-    return is_inference ? Py_NewRef(no_version) : PyObject_GetAttr(tensor, text__version);
+    PyObject *version = PyObject_GetAttr(tensor, text__version);
+    if (version || !PyErr_ExceptionMatches(PyExc_RuntimeError))
+        return version;
+    PyErr_Clear();
+    return is_true(call(tensor, text_is_inference)) > 0 ? Py_NewRef(no_version) : NULL;
 }
 
 PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)

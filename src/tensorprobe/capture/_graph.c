@@ -48,6 +48,17 @@ static int has(PyObject *object, PyObject *attribute)
     return is_so;
 }
 
+/* What is empty in most calls is shared; nobody writes into it. */
+static PyObject *no_places, *no_views;
+
+/* Return a dict that may be written into, which is made if it is not there. */
+static PyObject *own_dict(PyObject **dict)
+{
+    if (!*dict)
+        *dict = PyDict_New();
+    return *dict;
+}
+
 /* Append an item, which is taken over, to the list under a key; 0 if that worked. */
 static int append_to(PyObject *lists, PyObject *key, PyObject *item)
 {
@@ -74,7 +85,12 @@ static PyObject *edge_of(PyObject *tensor, PyObject *node)
     return edge;
 }
 
-static int add_input(PyObject *nodes, PyObject *leaves, PyObject *tensor, Py_ssize_t position)
+/* Where the gradients of a call's inputs go; NULL in place of what is empty. */
+typedef struct {
+    PyObject *nodes, *leaves, *views;
+} Inputs;
+
+static int add_input(Inputs *inputs, PyObject *tensor, Py_ssize_t position)
 {
     PyObject *node = PyObject_GetAttr(tensor, text_grad_fn);
     if (!node)
@@ -82,7 +98,8 @@ static int add_input(PyObject *nodes, PyObject *leaves, PyObject *tensor, Py_ssi
     int is_leaf = node == Py_None;
     PyObject *key = is_leaf ? PyLong_FromVoidPtr(tensor) : edge_of(tensor, node);
     Py_DECREF(node);
-    int failed = !key || append_to(is_leaf ? leaves : nodes, key, PyLong_FromSsize_t(position));
+    PyObject *places = own_dict(is_leaf ? &inputs->leaves : &inputs->nodes);
+    int failed = !key || !places || append_to(places, key, PyLong_FromSsize_t(position));
     Py_XDECREF(key);
     return failed ? -1 : 0;
 }
@@ -98,8 +115,7 @@ static PyObject *make_view(PyObject *fields)
     return made;
 }
 
-static int add_view(PyObject *nodes, PyObject *leaves, PyObject *views, PyObject *tensor,
-                    Py_ssize_t position)
+static int add_view(Inputs *inputs, PyObject *tensor, Py_ssize_t position)
 {
     PyObject *base = PyObject_GetAttr(tensor, text__base);
     PyObject *version = PyObject_GetAttr(tensor, text__version);
@@ -111,9 +127,11 @@ static int add_view(PyObject *nodes, PyObject *leaves, PyObject *views, PyObject
         int is_written = PyObject_IsTrue(version);
         failed = is_written < 0;
         if (!failed && !is_written)
-            failed = add_input(nodes, leaves, tensor, position);
+            failed = add_input(inputs, tensor, position);
         PyObject *view = failed ? NULL : make_view(PyTuple_Pack(4, place, tensor, version, edge));
-        failed = !view || PyList_Append(views, view);
+        if (!inputs->views)
+            inputs->views = PyList_New(0);
+        failed = !view || !inputs->views || PyList_Append(inputs->views, view);
         Py_XDECREF(view);
     }
     Py_XDECREF(base);
@@ -124,7 +142,7 @@ static int add_view(PyObject *nodes, PyObject *leaves, PyObject *views, PyObject
     return failed ? -1 : 0;
 }
 
-static int collect_inputs(PyObject *tensors, PyObject *nodes, PyObject *leaves, PyObject *views)
+static int collect_inputs(PyObject *tensors, Inputs *inputs)
 {
     Py_ssize_t count = PyList_Size(tensors);
     if (count < 0)
@@ -137,8 +155,8 @@ static int collect_inputs(PyObject *tensors, PyObject *nodes, PyObject *leaves, 
         if (!wanted)
             continue;
         int is_view = asks(tensor, text__is_view);
-        if (is_view < 0 || (is_view ? add_view(nodes, leaves, views, tensor, position)
-                                    : add_input(nodes, leaves, tensor, position)))
+        if (is_view < 0 ||
+            (is_view ? add_view(inputs, tensor, position) : add_input(inputs, tensor, position)))
             return -1;
     }
     return 0;
@@ -150,26 +168,24 @@ PyObject *take_edges(PyObject *tensors)
         PyErr_SetString(PyExc_TypeError, "wanted set_up, and then a list of tensors");
         return NULL;
     }
-    PyObject *leaves = PyDict_New(), *nodes = PyDict_New(), *cuts = PyDict_New();
-    PyObject *views = PyList_New(0), *count = PyLong_FromSsize_t(PyList_Size(tensors));
-    PyObject *is_cast = NULL, *edges = NULL;
-    if (leaves && nodes && cuts && views && count &&
-        !collect_inputs(tensors, nodes, leaves, views))
-        is_cast = PyDict_Size(leaves) ? PyObject_CallObject(is_autocast_on, NULL) : Py_NewRef(Py_False);
+    Inputs inputs = {NULL, NULL, NULL};
+    PyObject *count = PyLong_FromSsize_t(PyList_Size(tensors)), *is_cast = NULL, *edges = NULL;
+    if (count && !collect_inputs(tensors, &inputs))
+        is_cast = inputs.leaves ? PyObject_CallObject(is_autocast_on, NULL) : Py_NewRef(Py_False);
     if (is_cast) {
         edges = make_empty(edges_class);
-        if (edges && (PyObject_SetAttr(edges, text_count, count) ||
-                      PyObject_SetAttr(edges, text_leaves, leaves) ||
-                      PyObject_SetAttr(edges, text_nodes, nodes) ||
-                      PyObject_SetAttr(edges, text_is_cast, is_cast) ||
-                      PyObject_SetAttr(edges, text_views, cuts) ||
-                      PyObject_SetAttr(edges, text__view_inputs, views)))
+        if (edges &&
+            (PyObject_SetAttr(edges, text_count, count) ||
+             PyObject_SetAttr(edges, text_leaves, inputs.leaves ? inputs.leaves : no_places) ||
+             PyObject_SetAttr(edges, text_nodes, inputs.nodes ? inputs.nodes : no_places) ||
+             PyObject_SetAttr(edges, text_is_cast, is_cast) ||
+             PyObject_SetAttr(edges, text_views, no_places) ||
+             PyObject_SetAttr(edges, text__view_inputs, inputs.views ? inputs.views : no_views)))
             Py_CLEAR(edges);
     }
-    Py_XDECREF(leaves);
-    Py_XDECREF(nodes);
-    Py_XDECREF(cuts);
-    Py_XDECREF(views);
+    Py_XDECREF(inputs.leaves);
+    Py_XDECREF(inputs.nodes);
+    Py_XDECREF(inputs.views);
     Py_XDECREF(count);
     Py_XDECREF(is_cast);
     return edges;
@@ -530,5 +546,7 @@ int begin_graph(void)
     if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
         return -1;
     TEXTS(INTERN)
-    return 0;
+    no_places = PyDict_New();
+    no_views = PyList_New(0);
+    return no_places && no_views ? 0 : -1;
 }

@@ -12,8 +12,8 @@ import threading
 
 __all__ = ["CollectorPace"]
 
-# Records of a small model are some ten thousand objects; the first threshold is 700 or 2000.
-_SLOWER = 16
+# Records of a small model are some thirty thousand objects; the first threshold is 700 or 2000.
+_SLOWER = 64
 
 _Thresholds = tuple[int, int, int]
 

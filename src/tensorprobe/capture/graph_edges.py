@@ -172,14 +172,16 @@ class InputEdges:
             if view.tensor._version != view.version:
                 written.append(view)
             elif view.version:
+                self.nodes, self.leaves = dict(self.nodes), dict(self.leaves)
                 self._add(view.position, view.tensor)
         # Written in place, a view's own node is replaced and the gradient goes to its base.
         returned = [view for view in written if any(view.tensor is out for out in outputs)]
         for view in returned or written:
             cut = _place_in_base(view.tensor)
             if cut is not None and view.base_edge not in self.nodes:
-                self.nodes[view.base_edge] = [view.position]
-                self.views[view.position] = cut
+                # Empty ones are shared, so they are not written into.
+                self.nodes = {**self.nodes, view.base_edge: [view.position]}
+                self.views = {**self.views, view.position: cut}
         self._view_inputs.clear()
 
     def positions_under_cast(self, node: _Node) -> tuple[list[int] | None, _Cast | None]:

@@ -26,11 +26,29 @@ __all__ = ["ModuleWatcher", "is_compiled_wrapper"]
 
 
 _COMPILED_CLASS = "OptimizedModule"
+# Modules of torch that call one function of torch and keep nothing of it.
+_SEALED = frozenset(
+    f"torch.nn.modules.{name}"
+    for name in (
+        "activation", "batchnorm", "conv", "dropout", "flatten", "instancenorm", "linear",
+        "normalization", "padding", "pixelshuffle", "pooling", "sparse", "upsampling",
+    )
+)  # fmt: skip
 
 
 def is_compiled_wrapper(module: torch.nn.Module) -> bool:
     """Whether a module is what torch.compile returned; the one inside it is recorded."""
     return type(module).__name__ == _COMPILED_CLASS and COMPILED in module._modules
+
+
+def is_sealed(module: torch.nn.Module) -> bool:
+    """Whether nobody outside a module's call gets hold of a tensor from inside but its output."""
+    return (
+        type(module).__module__ in _SEALED
+        and not module._modules
+        and not module._forward_pre_hooks
+        and not module._forward_hooks
+    )
 
 
 def is_sharded(module: torch.nn.Module) -> bool:
@@ -205,7 +223,12 @@ class ModuleWatcher:
                 parent=running.parent,
             )
         session.watch_gradients(
-            name, running.edges, running.start, tensors_in(output), running.parent
+            name,
+            running.edges,
+            running.start,
+            tensors_in(output),
+            running.parent,
+            is_sealed=is_sealed(running.module),
         )
 
     def _hook_parameters(

@@ -235,11 +235,13 @@ class Recorder:
 
         None where a record is more than numbers, or this is another kind of recorder.
         """
-        if type(self) is not Recorder or self.keeps_data is not None or self._with_checksums:
+        if type(self) is not Recorder or self.keeps_data is not None:
             return None
         return {
             "recorder": self,
             "statistics": self._statistics,
+            "checksums": self._checksums,
+            "with_checksums": self._with_checksums,
             **self._drafts.parts(),
             "counters": self._counters,
             "pending_class": _Pending,
