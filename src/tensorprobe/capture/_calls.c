@@ -5,6 +5,10 @@
  *     gate(function, types, args, kwargs)    runs a function and records it
  *     gate.on_root(hook, into, out_of)       records a call's gradients; False: it takes Python
  *     gate.draft_all(values)                 describes values; and draft_named(values)
+ *     gate.enter_module(args, kwargs, parameters)
+ *                                            -> what `_Running` begins with; None: it takes Python
+ *     gate.leave_module(running, output, is_sealed)
+ *                                            records a module's call; False: it takes Python
  *
  * FunctionWatcher.__torch_function__, Session.watch_call, Recorder and GradientWatcher have the same
  * meaning, say it in Python, and say why; whatever is not usual is left to them before anything has
@@ -385,7 +389,8 @@ static PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named)
 
 /* One call, between its beginning and its record; everything is owned. */
 typedef struct {
-    PyObject *name, *backward, *inputs, *named, *edges, *start;
+    PyObject *name, *backward, *inputs, *named, *parameters, *edges, *start;
+    int is_sealed;
 } Call;
 
 static void forget(Call *call)
@@ -394,6 +399,7 @@ static void forget(Call *call)
     Py_XDECREF(call->backward);
     Py_XDECREF(call->inputs);
     Py_XDECREF(call->named);
+    Py_XDECREF(call->parameters);
     Py_XDECREF(call->edges);
     Py_XDECREF(call->start);
 }
@@ -450,20 +456,9 @@ static int begin(Gate *self, Call *call, PyObject *full_name)
     return call->name && call->backward ? 0 : -1;
 }
 
-/* Describe the arguments, and note where their gradients go. */
-static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
+/* Note where the gradients of a call's arguments go. */
+static int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
 {
-    if (lock(self))
-        return -1;
-    /* The gate has asked: it lets nothing else through. */
-    self->is_alone = 1;
-    call->inputs = draft_all(self, shown);
-    call->named = call->inputs ? draft_named(self, shown_named) : NULL;
-    if (unlock(self) || !call->named)
-        return -1;
-    int has_gradients = is_true(PyObject_CallObject(self->is_grad_enabled, NULL));
-    if (has_gradients <= 0)
-        return has_gradients;
     PyObject *tensors = tensors_of(self, shown, shown_named);
     PyObject *edges = tensors ? take_edges(tensors) : NULL;
     Py_XDECREF(tensors);
@@ -474,6 +469,31 @@ static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_
     }
     call->edges = edges;
     return 0;
+}
+
+/* Describe the arguments of a call, and a module's parameters. */
+static int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named,
+                       PyObject *parameters)
+{
+    if (lock(self))
+        return -1;
+    /* The gate has asked: it lets nothing else through. */
+    self->is_alone = 1;
+    call->inputs = draft_all(self, shown);
+    call->named = call->inputs ? draft_named(self, shown_named) : NULL;
+    if (parameters && call->named)
+        call->parameters = draft_named(self, parameters);
+    if (unlock(self) || !call->named || (parameters && !call->parameters))
+        return -1;
+    return 0;
+}
+
+static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
+{
+    if (describe_before(self, call, shown, shown_named, NULL))
+        return -1;
+    int has_gradients = is_true(PyObject_CallObject(self->is_grad_enabled, NULL));
+    return has_gradients > 0 ? note_edges(self, call, shown, shown_named) : has_gradients;
 }
 
 static PyObject *stack_of(Gate *self, PyObject *frame)
@@ -533,15 +553,18 @@ static int queue(Gate *self, PyObject *record)
     return looked ? 0 : -1;
 }
 
+/* What is not there is NULL. */
 static PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *named,
-                             PyObject *outputs, PyObject *is_recompute, PyObject *stack, PyObject *parent)
+                             PyObject *parameters, PyObject *outputs, PyObject *is_recompute,
+                             PyObject *stack, PyObject *parent)
 {
     PyObject *record = make_empty(self->pending_class), *none = PyLong_FromLong(0);
     if (record && none &&
         (PyObject_SetAttr(record, text_name, name) ||
-         PyObject_SetAttr(record, text_inputs, inputs) || PyObject_SetAttr(record, text_kwargs, named) ||
+         PyObject_SetAttr(record, text_inputs, inputs ? inputs : Py_None) ||
+         PyObject_SetAttr(record, text_kwargs, named ? named : Py_None) ||
          PyObject_SetAttr(record, text_outputs, outputs) ||
-         PyObject_SetAttr(record, text_parameters, Py_None) ||
+         PyObject_SetAttr(record, text_parameters, parameters ? parameters : Py_None) ||
          PyObject_SetAttr(record, text_saved, Py_None) ||
          PyObject_SetAttr(record, text_is_recompute, is_recompute) ||
          PyObject_SetAttr(record, text_defaults, Py_None) ||
@@ -563,10 +586,8 @@ static int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame,
         self->is_alone = 1;
         outputs = draft_all(self, values);
         stack = outputs ? stack_of(self, frame) : NULL;
-        PyObject *inputs = call->inputs ? call->inputs : Py_None;
-        PyObject *named = call->named ? call->named : Py_None;
-        failed = !stack || queue(self, make_record(self, call->name, inputs, named, outputs, Py_False,
-                                                   stack, parent));
+        failed = !stack || queue(self, make_record(self, call->name, call->inputs, call->named,
+                                                   call->parameters, outputs, Py_False, stack, parent));
         failed = unlock(self) || failed;
     }
     Py_XDECREF(values);
@@ -623,7 +644,8 @@ static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyOb
     PyObject *method = PyObject_GetAttr(self->session, text_watch_gradients);
     PyObject *args = PyTuple_Pack(5, call->name, call->edges, call->start, outputs, parent);
     PyObject *named = PyDict_New(), *answer = NULL;
-    if (method && args && named && !PyDict_SetItem(named, text_is_sealed, Py_True))
+    if (method && args && named &&
+        !PyDict_SetItem(named, text_is_sealed, call->is_sealed ? Py_True : Py_False))
         answer = PyObject_Call(method, args, named);
     Py_XDECREF(method);
     Py_XDECREF(args);
@@ -639,7 +661,10 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     PyObject *values = PyTuple_CheckExact(result) ? Py_NewRef(result) : PyTuple_Pack(1, result);
     PyObject *outputs = values ? tensors_of(self, values, NULL) : NULL, *root = NULL;
     unsigned long long start = PyLong_AsUnsignedLongLong(call->start);
-    int failed = !outputs || PyErr_Occurred() || !(root = root_of(outputs, call->edges, start, 1));
+    int failed = !outputs || PyErr_Occurred();
+    if (!failed)
+        root = call->is_sealed ? root_of(outputs, call->edges, start, 1) : Py_NewRef(Py_None);
+    failed = failed || !root;
     if (!failed && root == Py_None) {
         PyObject *answer = watch_by_python(self, call, outputs, parent);
         failed = !answer;
@@ -653,22 +678,24 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     return failed ? -1 : 0;
 }
 
-static int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame)
+static int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent)
 {
-    PyObject *parent =
-        self->modules == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(self->modules, text_current);
-    int failed = !parent || add_record(self, call, result, frame, parent);
+    int failed = add_record(self, call, result, frame, parent);
     if (!failed && call->edges)
         failed = watch_gradients(self, call, result, parent);
-    Py_XDECREF(parent);
     return failed ? -1 : 0;
+}
+
+static PyObject *current_module(Gate *self)
+{
+    return self->modules == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(self->modules, text_current);
 }
 
 /* Run a function that counts, and record it. */
 static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *function, PyObject *args,
                        PyObject *kwargs, PyObject *frame)
 {
-    Call call = {NULL, NULL, NULL, NULL, NULL, NULL};
+    Call call = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1};
     PyObject *spelled = NULL, *result = NULL, *shown = args, *shown_named = kwargs;
     if (flags & IS_PYTHON && kwargs && PyDict_Size(kwargs)) {
         spelled = PyObject_CallFunctionObjArgs(self->as_spelled, function, args, kwargs, frame, NULL);
@@ -687,13 +714,29 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
         Py_XDECREF(forgotten);
         is_lost = !forgotten;
     }
-    if (result && !is_lost && look_after(self, &call, result, frame))
-        is_lost = report(self, call.name);
+    if (result && !is_lost) {
+        PyObject *parent = current_module(self);
+        if (!parent || look_after(self, &call, result, frame, parent))
+            is_lost = report(self, call.name);
+        Py_XDECREF(parent);
+    }
     if (is_lost)
         Py_CLEAR(result);
     Py_XDECREF(spelled);
     forget(&call);
     return result;
+}
+
+/* Whether no backward pass, mode, transform or record of another kind is at work; -1 on failure. */
+static int is_usual_moment(Gate *self)
+{
+    int is_paused = is_true(PyObject_GetAttr(self->session, text_is_paused));
+    if (is_paused || PySet_Size(self->inside_custom))
+        return is_paused < 0 || PyErr_Occurred() ? -1 : 0;
+    long long task = number_of(PyObject_CallObject(self->current_pass, NULL));
+    if (task != -1 || PyErr_Occurred())
+        return PyErr_Occurred() ? -1 : 0;
+    return is_alone(self);
 }
 
 /* --- gradients --------------------------------------------------------------------------------- */
@@ -783,7 +826,7 @@ static int add_gradients(Gate *self, PyObject *hook, PyObject *of_outputs, PyObj
     PyObject *nothing = PyTuple_New(0);
     int failed = !out || !name || !parent || !nothing;
     if (!failed)
-        failed = queue(self, make_record(self, name, into, Py_None, out, Py_None, nothing, parent));
+        failed = queue(self, make_record(self, name, into, NULL, NULL, out, Py_None, nothing, parent));
     Py_XDECREF(into);
     Py_XDECREF(out);
     Py_XDECREF(name);
@@ -896,6 +939,60 @@ static PyObject *on_root(PyObject *object, PyObject *args)
 
 /* --- the gate ---------------------------------------------------------------------------------- */
 
+static PyObject *enter_module(PyObject *object, PyObject *args)
+{
+    Gate *self = (Gate *)object;
+    PyObject *given, *named, *parameters, *entered = NULL;
+    Call call = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &given, &PyDict_Type, &named, &PyDict_Type,
+                          &parameters))
+        return NULL;
+    int is_usual = is_usual_moment(self);
+    if (is_usual <= 0)
+        return is_usual < 0 ? NULL : Py_NewRef(Py_None);
+    /* Gradients may be turned on inside. */
+    if (!describe_before(self, &call, given, named, parameters) && !note_edges(self, &call, given, named))
+        entered = PyTuple_Pack(5, call.inputs, call.named, call.parameters, call.edges, call.start);
+    forget(&call);
+    return entered;
+}
+
+/* Take an attribute of a module's running call; 0 if it was there. */
+static int take_from(PyObject *running, PyObject *attribute, PyObject **value)
+{
+    *value = PyObject_GetAttr(running, attribute);
+    return !*value;
+}
+
+static PyObject *leave_module(PyObject *object, PyObject *args)
+{
+    Gate *self = (Gate *)object;
+    PyObject *running, *output, *parent = NULL;
+    Call call = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
+    if (!PyArg_ParseTuple(args, "OOp", &running, &output, &call.is_sealed))
+        return NULL;
+    /* The items of a named tuple are outputs, too. */
+    int is_usual = PyTuple_Check(output) && !PyTuple_CheckExact(output) ? 0 : is_usual_moment(self);
+    if (is_usual <= 0)
+        return is_usual < 0 ? NULL : Py_NewRef(Py_False);
+    PyObject *frame = (PyObject *)PyEval_GetFrame();
+    Py_XINCREF(frame);
+    int failed = !frame || take_from(running, text_name, &call.name) ||
+                 take_from(running, text_inputs, &call.inputs) ||
+                 take_from(running, text_kwargs, &call.named) ||
+                 take_from(running, text_parameters, &call.parameters) ||
+                 take_from(running, text_edges, &call.edges) ||
+                 take_from(running, text_start, &call.start) || take_from(running, text_parent, &parent);
+    if (!failed) {
+        call.backward = PyObject_CallFunctionObjArgs(self->backward_of, call.name, NULL);
+        failed = !call.backward || look_after(self, &call, output, frame, parent);
+    }
+    Py_XDECREF(frame);
+    Py_XDECREF(parent);
+    forget(&call);
+    return failed ? NULL : Py_NewRef(Py_True);
+}
+
 static PyObject *draft_with_lock(PyObject *object, PyObject *values, PyObject *(*draft)(Gate *, PyObject *))
 {
     Gate *self = (Gate *)object;
@@ -931,18 +1028,6 @@ static int are_plain(Gate *self, PyObject *types)
             return 0;
     }
     return 1;
-}
-
-/* Whether no backward pass, mode, transform or record of another kind is at work; -1 on failure. */
-static int is_usual_moment(Gate *self)
-{
-    int is_paused = is_true(PyObject_GetAttr(self->session, text_is_paused));
-    if (is_paused || PySet_Size(self->inside_custom))
-        return is_paused < 0 || PyErr_Occurred() ? -1 : 0;
-    long long task = number_of(PyObject_CallObject(self->current_pass, NULL));
-    if (task != -1 || PyErr_Occurred())
-        return PyErr_Occurred() ? -1 : 0;
-    return is_alone(self);
 }
 
 /* Watch a call of a known function as it was written: `a + b` is another API than `a.add(b)`. */
@@ -1110,6 +1195,8 @@ static PyObject *watch_mode(PyObject *object, PyObject *args)
 static PyMethodDef gate_methods[] = {
     {"watch", watch_mode, METH_VARARGS, "Be what torch asks in place of a mode."},
     {"on_root", on_root, METH_VARARGS, "Record the gradients of the root that runs; False: it takes Python."},
+    {"enter_module", enter_module, METH_VARARGS, "Describe what a module is given; None: it takes Python."},
+    {"leave_module", leave_module, METH_VARARGS, "Record a module's call; False: it takes Python."},
     {"draft_all", draft_all_of, METH_O, "Describe the values of a tuple or a list."},
     {"draft_named", draft_named_of, METH_O, "Describe the values of a dict."},
     {NULL, NULL, 0, NULL},

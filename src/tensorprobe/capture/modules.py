@@ -6,6 +6,7 @@ import functools
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -86,6 +87,8 @@ class ModuleWatcher:
         # Each thread that calls modules is in modules of its own.
         self._threads = threading.local()
         self._handles: list[Any] = []
+        # Where the hooks of parameters stand, and under which key: themselves.
+        self._parameter_hooks: list[tuple[OrderedDict[Any, Any], Any]] = []
         # Asked for every call, so they are looked up once.
         self._with_inputs = session.wants_data("forward", "input")
         self._with_outputs = session.wants_data("forward", "output")
@@ -107,6 +110,9 @@ class ModuleWatcher:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for hooks, hook in self._parameter_hooks:
+            hooks.pop(hook, None)
+        self._parameter_hooks.clear()
         self._threads = threading.local()
         self._hooked.clear()
 
@@ -162,24 +168,31 @@ class ModuleWatcher:
         text = module_text(path, class_name)
         # As `ModuleCall` has it, for which a step has no time.
         name = f"{text}.forward.{recorder.next_number(text)}"
+        running = self._running
+        parent = running[-1].name if running else None
+        own = _parameters_of(module)
+        gate = recorder.gate if self._is_recording else None
+        entered = None if gate is None else gate.enter_module(args, kwargs, own)
+        if entered is not None:
+            if own:
+                self._hook_parameters(own, path, class_name)
+            running.append(_Running(module, name, parent, *entered))
+            return
         inputs = named = parameters = None
         if session.wants(name, "forward") and self._is_recording:
             if self._with_inputs:
                 inputs = recorder.draft_all(args, f"{name}.input")
                 named = recorder.draft_named(kwargs, f"{name}.kwargs") if kwargs else {}
-            own = _parameters_of(module)
             parameters = recorder.draft_named(own, f"{name}.parameters") if own else {}
             if own:
                 self._hook_parameters(own, path, class_name)
         elif self._is_recording and session.wants_backward_alone(name):
             parameters = {}
-            self._hook_parameters(_parameters_of(module), path, class_name)
+            self._hook_parameters(own, path, class_name)
         tensors = tensors_in(args)
         if kwargs:
             tensors += tensors_in(kwargs)
         edges = input_edges(tensors)
-        running = self._running
-        parent = running[-1].name if running else None
         running.append(
             _Running(module, name, parent, inputs, named, parameters, edges, next_sequence_number())
         )
@@ -207,6 +220,10 @@ class ModuleWatcher:
     def _record(self, running: _Running, output: Any) -> None:
         name = running.name
         session = self._session
+        sealed = is_sealed(running.module)
+        gate = session.recorder.gate if running.inputs is not None else None
+        if gate is not None and gate.leave_module(running, output, sealed):
+            return
         if session.wants(name, "forward"):
             outputs = None
             if self._with_outputs:
@@ -228,7 +245,7 @@ class ModuleWatcher:
             running.start,
             tensors_in(output),
             running.parent,
-            is_sealed=is_sealed(running.module),
+            is_sealed=sealed,
         )
 
     def _hook_parameters(
@@ -245,7 +262,18 @@ class ModuleWatcher:
                 continue
             self._hooked[place] = weakref.ref(parameter)
             hook = functools.partial(self._take_gradient, base, key, len(wanted))
+            self._hook_parameter(parameter, hook)
+
+    def _hook_parameter(self, parameter: torch.nn.Parameter, hook: Any) -> None:
+        if type(parameter) is not torch.nn.Parameter:
             self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
+            return
+        # What `register_hook` does for a leaf, at a third of its cost.
+        hooks = parameter._backward_hooks
+        if hooks is None:
+            hooks = parameter._backward_hooks = OrderedDict()
+        self._parameter_hooks.append((hooks, hook))
+        hooks[hook] = hook
 
     def _follow_gathered(self, running: _Running) -> None:
         """Hook the parameters that FSDP has put in place of the sharded ones for this call."""
