@@ -88,7 +88,7 @@ class ModuleWatcher:
         self._threads = threading.local()
         self._handles: list[Any] = []
         # Where the hooks of parameters stand, and under which key: themselves.
-        self._parameter_hooks: list[tuple[OrderedDict[Any, Any], Any]] = []
+        self._parameter_hooks: list[tuple[dict[Any, Any], Any]] = []
         # Asked for every call, so they are looked up once.
         self._with_inputs = session.wants_data("forward", "input")
         self._with_outputs = session.wants_data("forward", "output")
