@@ -18,9 +18,9 @@ def rows() -> Any:
     assert _launch is not None
     ways = {torch.float32: (1, 256, 0)}
     streams: list[int] = [7]
-    return _launch.Rows(
-        ways, Measured, lambda index: streams[0], lambda: 0, 0, 16, 32, 8, 4096, 528, 16, 1 << 31
-    )
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    asked = (lambda index: streams[0], lambda: 0, exchange)
+    return _launch.Rows(ways, Measured, *asked, 0, 16, 32, 8, 4096, 528, 16, 1 << 31)
 
 
 def test_those_that_wait_are_taken_once_in_their_order() -> None:

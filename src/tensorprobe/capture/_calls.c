@@ -32,7 +32,7 @@
 /* What is asked of them. */
 #define TEXTS(X)                                                                                     \
     X(is_paused) X(current) X(fail) X(next_number) X(forget_tensors) X(_draft_tensor) X(_look)       \
-    X(_unlooked) X(_looked) X(_ask_quickly) X(ask) X(_count) X(asked) X(_line) X(delivered)          \
+    X(_unlooked) X(_looked) X(_ask_quickly) X(ask) X(_unsent) X(send) X(asked) X(_line) X(delivered)          \
     X(watch_gradients) X(note_place) X(acquire) X(release) X(full_name) X(requires_grad) X(_base)    \
     X(numel) X(dtype) X(data_ptr) X(is_contiguous) X(is_conj) X(is_neg) X(get_device) X(register_hook) \
     X(name) X(inputs) X(kwargs) X(outputs) X(parameters) X(saved) X(is_recompute) X(defaults)        \
@@ -50,7 +50,7 @@ typedef struct {
     /* The mode, for torch to find; what answers where a call is not usual; by function, None if its
      * calls do not count, else (api, full name, FLAGS); two questions about a call. */
     MODE_PARTS(FIELD)
-    Py_ssize_t deepest, many;
+    Py_ssize_t deepest, many, batch;
     int with_checksums;
     Py_ssize_t together, together_on_device;
     double longest_wait, longest_wait_on_device;
@@ -120,6 +120,26 @@ static int is_alone(Gate *self)
 
 /* --- numbers of tensors ------------------------------------------------------------------------ */
 
+/* Add one to a number that an object holds, and return it; -1 on failure. */
+static long long increase(PyObject *object, PyObject *attribute)
+{
+    long long number = number_of(PyObject_GetAttr(object, attribute)) + 1;
+    return PyErr_Occurred() || give(object, attribute, PyLong_FromLongLong(number)) ? -1 : number;
+}
+
+/* Count one that was asked for, as a DeliveryQueue does. */
+static int count_asked(Gate *self)
+{
+    long long unsent = increase(self->statistics, text__unsent);
+    if (unsent < 0 || increase(self->statistics, text_asked) < 0)
+        return -1;
+    if (unsent < self->batch)
+        return 0;
+    PyObject *sent = call(self->statistics, text_send);
+    Py_XDECREF(sent);
+    return sent ? 0 : -1;
+}
+
 static PyObject *measure(Gate *self, PyObject *tensor)
 {
     PyObject *quickly = PyObject_GetAttr(self->statistics, text__ask_quickly);
@@ -127,11 +147,9 @@ static PyObject *measure(Gate *self, PyObject *tensor)
     if (quickly && quickly != Py_None) {
         measured = PyObject_CallFunctionObjArgs(quickly, tensor, NULL);
         if (measured && measured != Py_None) {
-            PyObject *counted = call(self->statistics, text__count);
             Py_DECREF(quickly);
-            if (!counted)
+            if (count_asked(self))
                 Py_CLEAR(measured);
-            Py_XDECREF(counted);
             return measured;
         }
         Py_XDECREF(measured);
@@ -542,10 +560,10 @@ static int queue(Gate *self, PyObject *record)
     Py_XDECREF(added);
     if (!added)
         return -1;
-    Py_ssize_t unlooked = (Py_ssize_t)number_of(PyObject_GetAttr(self->recorder, text__unlooked)) + 1;
-    if (PyErr_Occurred() || give(self->recorder, text__unlooked, PyLong_FromSsize_t(unlooked)))
+    long long unlooked = increase(self->recorder, text__unlooked);
+    if (unlooked < 0)
         return -1;
-    int waits = may_wait(self, unlooked);
+    int waits = may_wait(self, (Py_ssize_t)unlooked);
     if (waits)
         return waits < 0 ? -1 : 0;
     PyObject *looked = call(self->recorder, text__look);
@@ -1142,13 +1160,13 @@ static int take_number(PyObject *parts, const char *name, double *number)
 
 static int take_parts(Gate *self, PyObject *parts)
 {
-    double deepest, many, together, together_on_device, with_checksums;
+    double deepest, many, batch, together, together_on_device, with_checksums;
 #define TAKE(part)                                                                                   \
     if (take_part(parts, #part, &self->part))                                                        \
         return -1;
     PARTS(TAKE)
     if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
-        take_number(parts, "together", &together) ||
+        take_number(parts, "together", &together) || take_number(parts, "batch", &batch) ||
         take_number(parts, "with_checksums", &with_checksums) ||
         take_number(parts, "together_on_device", &together_on_device) ||
         take_number(parts, "longest_wait", &self->longest_wait) ||
@@ -1157,6 +1175,7 @@ static int take_parts(Gate *self, PyObject *parts)
     self->with_checksums = with_checksums != 0;
     self->deepest = (Py_ssize_t)deepest;
     self->many = (Py_ssize_t)many;
+    self->batch = (Py_ssize_t)batch;
     self->together = (Py_ssize_t)together;
     self->together_on_device = (Py_ssize_t)together_on_device;
     return 0;

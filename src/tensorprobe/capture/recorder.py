@@ -29,6 +29,7 @@ from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
 from tensorprobe.summary.statistics import StatisticsQueue
+from tensorprobe.summary.transfer import BATCH
 
 __all__ = ["Recorder"]
 
@@ -241,6 +242,7 @@ class Recorder:
             "recorder": self,
             "statistics": self._statistics,
             "checksums": self._checksums,
+            "batch": BATCH,
             "with_checksums": self._with_checksums,
             **self._drafts.parts(),
             "counters": self._counters,

@@ -171,6 +171,7 @@ class DumpWriter:
         if not self._is_mine:
             return self._refuse()
         with self._lock:
+            self._take_room()
             return self._write(call, tuple(stack), parent)
 
     def write_all(self, calls: Iterable[tuple[EncodableCall, Sequence[Frame], str | None]]) -> None:
@@ -178,6 +179,8 @@ class DumpWriter:
         with self._lock:
             # A stack's text that is lost here is in memory, and in the file that `close` writes.
             journals = list(self._journals.values()) if self._is_mine else []
+            if journals:
+                self._take_room()
             for journal in journals:
                 journal.hold()
             self._place_waiting()
@@ -243,10 +246,12 @@ class DumpWriter:
             self._gap_count += 1
             if len(self._gaps) < _LISTED_GAPS:
                 self._gaps.append(problem)
-            if self._log is not None:
+            self._take_room()
+            log = self._log if self._host is None else self._host._log
+            if log is not None:
                 # Not even the list can be written: then it is in memory, and told.
                 with contextlib.suppress(OSError):
-                    self._log.add(problem)
+                    log.add(problem)
 
     def close(self, *, move_to: Path | None = None) -> None:
         """Publish the dump. Doing it twice does nothing.
@@ -257,6 +262,7 @@ class DumpWriter:
         if not in_process(self._process):
             return
         with self._lock:
+            self._take_room()
             claim, self._claim = self._claim, None
             if claim is None:
                 return
@@ -319,7 +325,8 @@ class DumpWriter:
             if host._claim is None:
                 # It could not be claimed, which the host has told.
                 return
-            self._lock, self._log = host._lock, host._log
+            self._lock = host._lock
+            host._take_room()
             self.folder = host.folder
             self._journals[self._main] = Journal(os.path.join(self.folder, self._main))
             self._journals[self._main].append(self._header())
@@ -356,7 +363,13 @@ class DumpWriter:
             self._stacks = StackFile(self._journals["stack.json"])
         # Only now, so that at any moment the folder holds a dump that opens.
         claim.remove_old_dump()
-        self._log = ErrorLog(self.folder)
+
+    def _take_room(self) -> None:
+        """Open the list of what is lost, before the first record takes room from it."""
+        if self._log is None and self._claim is not None and self._host is None:
+            # Without it the trouble is in memory, and told.
+            with contextlib.suppress(OSError):
+                self._log = ErrorLog(self.folder)
 
     def _write(self, call: EncodableCall, stack: tuple[Frame, ...], parent: str | None) -> bool:
         name = call.name

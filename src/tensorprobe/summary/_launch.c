@@ -102,6 +102,29 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t given)
     Py_RETURN_NONE;
 }
 
+/* What a tensor says of itself in one call, by DLPack's exchange: DLTensor and DLPackExchangeAPI. */
+typedef struct {
+    void *data;
+    int32_t device_type, device;
+    int32_t dimensions;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t offset;
+} Shown;
+
+typedef struct {
+    uint32_t major, minor;
+    void *previous;
+    void *allocate, *from_object, *to_object;
+    int (*show)(void *, Shown *);
+    int (*current_stream)(int32_t, int32_t, void **);
+} Exchange;
+
+#define EXCHANGE_NAME "dlpack_exchange_api"
+#define EXCHANGE_MAJOR 1
+#define ON_CUDA 2
+
 /* Where the numbers of one device's tensors go, a row each; triton_statistics.py has the meaning. */
 typedef struct {
     PyObject_HEAD
@@ -110,6 +133,9 @@ typedef struct {
     /* Who waits for the rows since the last batch, and how many elements each is of. */
     PyObject *waiting, *counts;
     PyObject *measured_class, *current_stream, *current_device;
+    /* NULL where torch has none; what it lies in. */
+    Exchange *exchange;
+    PyObject *capsule;
     uint64_t extremes, sums, stream;
     Py_ssize_t next, rows, share, most_programs, alignment, largest;
     long device;
@@ -117,7 +143,7 @@ typedef struct {
     int has_stream;
 } Rows;
 
-#define TEXTS(X) X(numel) X(get_device) X(ndim) X(dtype) X(is_contiguous) X(data_ptr)
+#define TEXTS(X) X(numel) X(get_device) X(ndim) X(dtype) X(is_contiguous) X(data_ptr) X(numbers)
 #define DECLARE(text) static PyObject *text_##text;
 TEXTS(DECLARE)
 
@@ -139,6 +165,14 @@ static int is_in_place(Rows *self)
 {
     if (!self->has_stream)
         return 0;
+    if (self->exchange && self->exchange->current_stream) {
+        void *current;
+        if (self->exchange->current_stream(ON_CUDA, (int32_t)self->device, &current))
+            return -1;
+        if ((uint64_t)(uintptr_t)current != self->stream)
+            return 0;
+        return number_of(PyObject_CallObject(self->current_device, NULL)) == self->device;
+    }
     PyObject *index = PyLong_FromLong(self->device);
     PyObject *answer = index ? PyObject_CallFunctionObjArgs(self->current_stream, index, NULL) : NULL;
     uint64_t stream = answer ? PyLong_AsUnsignedLongLongMask(answer) : 0;
@@ -151,20 +185,52 @@ static int is_in_place(Rows *self)
     return number_of(PyObject_CallObject(self->current_device, NULL)) == self->device;
 }
 
-/* Return how the kernel for a tensor is launched, a borrowed (function, threads, shared); or NULL. */
-static PyObject *way_for(Rows *self, PyObject *tensor)
+/* Return how the kernel for a tensor's dtype is launched, a borrowed (function, threads, shared). */
+static PyObject *way_for_dtype(Rows *self, PyObject *tensor)
 {
-    if (ask_method(tensor, text_get_device) != self->device ||
-        number_of(PyObject_GetAttr(tensor, text_ndim)) <= 0)
-        return NULL;
     PyObject *dtype = PyObject_GetAttr(tensor, text_dtype);
     PyObject *way = dtype ? PyDict_GetItemWithError(self->ways, dtype) : NULL;
     Py_XDECREF(dtype);
+    return way;
+}
+
+/* The same for a tensor that says where it is, and set its address and its count; or NULL. */
+static PyObject *way_for_shown(Rows *self, PyObject *tensor, uint64_t *address, long long *count)
+{
+    Shown shown;
+    if (self->exchange->show(tensor, &shown)) {
+        /* Nothing that DLPack can say: Python finds out what it is. */
+        PyErr_Clear();
+        return NULL;
+    }
+    if (shown.device_type != ON_CUDA || shown.device != self->device || shown.dimensions <= 0)
+        return NULL;
+    *count = 1;
+    for (int32_t i = shown.dimensions - 1; i >= 0; i--) {
+        if (shown.shape[i] != 1 && shown.strides && shown.strides[i] != *count)
+            return NULL;
+        *count *= shown.shape[i];
+    }
+    *address = (uint64_t)(uintptr_t)shown.data + shown.offset;
+    return way_for_dtype(self, tensor);
+}
+
+/* The same by asking the tensor one question after the other. */
+static PyObject *way_for(Rows *self, PyObject *tensor, uint64_t *address, long long *count)
+{
+    if (self->exchange)
+        return way_for_shown(self, tensor, address, count);
+    if (ask_method(tensor, text_get_device) != self->device ||
+        number_of(PyObject_GetAttr(tensor, text_ndim)) <= 0)
+        return NULL;
+    PyObject *way = way_for_dtype(self, tensor);
     if (!way)
         return NULL;
     PyObject *answer = PyObject_CallMethodObjArgs(tensor, text_is_contiguous, NULL);
     int is_contiguous = answer == Py_True;
     Py_XDECREF(answer);
+    *count = is_contiguous ? ask_method(tensor, text_numel) : 0;
+    *address = *count > 0 ? (uint64_t)ask_method(tensor, text_data_ptr) : 0;
     return is_contiguous ? way : NULL;
 }
 
@@ -191,14 +257,29 @@ static int launch_row(Rows *self, PyObject *way, uint64_t address, Py_ssize_t co
     return failure ? -1 : 0;
 }
 
+/* Return an object of the class that waits, as its constructor makes it with None. */
+static PyObject *make_waiting(Rows *self)
+{
+    newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)self->measured_class, Py_tp_new);
+    PyObject *nothing = PyTuple_New(0);
+    PyObject *made = nothing ? make((PyTypeObject *)self->measured_class, nothing, NULL) : NULL;
+    Py_XDECREF(nothing);
+    if (made && PyObject_SetAttr(made, text_numbers, Py_None))
+        Py_CLEAR(made);
+    return made;
+}
+
 /* Measure a usual tensor into the next row and return who waits for it; None: ask Python. */
 static PyObject *ask(PyObject *object, PyObject *tensor)
 {
     Rows *self = (Rows *)object;
-    PyObject *way = self->next < self->rows && find_driver() ? way_for(self, tensor) : NULL;
-    long long count = way ? ask_method(tensor, text_numel) : 0;
-    uint64_t address = count > 0 && count <= self->largest ? (uint64_t)ask_method(tensor, text_data_ptr) : 0;
-    int is_usual = !PyErr_Occurred() && address && !(address % (uint64_t)self->alignment);
+    uint64_t address = 0;
+    long long count = 0;
+    PyObject *way = NULL;
+    if (self->next < self->rows && find_driver())
+        way = way_for(self, tensor, &address, &count);
+    int is_usual = way && !PyErr_Occurred() && count > 0 && count <= self->largest && address &&
+                   !(address % (uint64_t)self->alignment);
     if (is_usual)
         is_usual = is_in_place(self);
     if (is_usual <= 0)
@@ -206,7 +287,7 @@ static PyObject *ask(PyObject *object, PyObject *tensor)
     if (launch_row(self, way, address, (Py_ssize_t)count))
         /* Whatever the driver has against it, Python asks it in another way. */
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    PyObject *measured = PyObject_CallFunctionObjArgs(self->measured_class, Py_None, NULL);
+    PyObject *measured = make_waiting(self);
     PyObject *size = measured ? PyLong_FromLongLong(count) : NULL;
     if (!size || PyList_Append(self->waiting, measured) || PyList_Append(self->counts, size))
         Py_CLEAR(measured);
@@ -228,13 +309,13 @@ static PyObject *set_stream(PyObject *object, PyObject *stream)
 
 static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *ways, *measured_class, *current_stream, *current_device;
+    PyObject *ways, *measured_class, *current_stream, *current_device, *capsule;
     unsigned long long extremes, sums;
     Py_ssize_t rows, share, most_programs, alignment, largest;
     long device;
     if ((kwargs && PyDict_Size(kwargs)) ||
-        !PyArg_ParseTuple(args, "O!OOOlKKnnnnn", &PyDict_Type, &ways, &measured_class, &current_stream,
-                          &current_device, &device, &extremes, &sums, &rows, &share, &most_programs,
+        !PyArg_ParseTuple(args, "O!O!OOOlKKnnnnn", &PyDict_Type, &ways, &PyType_Type, &measured_class,
+                          &current_stream, &current_device, &capsule, &device, &extremes, &sums, &rows, &share, &most_programs,
                           &alignment, &largest))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -245,6 +326,12 @@ static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->measured_class = Py_NewRef(measured_class);
     self->current_stream = Py_NewRef(current_stream);
     self->current_device = Py_NewRef(current_device);
+    self->capsule = Py_NewRef(capsule);
+    if (PyCapsule_IsValid(capsule, EXCHANGE_NAME)) {
+        self->exchange = PyCapsule_GetPointer(capsule, EXCHANGE_NAME);
+        if (self->exchange->major != EXCHANGE_MAJOR || !self->exchange->show)
+            self->exchange = NULL;
+    }
     self->waiting = PyList_New(0);
     self->counts = PyList_New(0);
     self->device = device;
@@ -270,6 +357,7 @@ static void free_rows(PyObject *object)
     Py_XDECREF(self->measured_class);
     Py_XDECREF(self->current_stream);
     Py_XDECREF(self->current_device);
+    Py_XDECREF(self->capsule);
     Py_XDECREF(self->waiting);
     Py_XDECREF(self->counts);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Batch", "BatchLine", "DeliveryQueue", "StreamsOf", "Transfer"]
+__all__ = ["BATCH", "Batch", "BatchLine", "DeliveryQueue", "StreamsOf", "Transfer"]
 
-# So many numbers travel together.
-_BATCH = 256
+BATCH = 256
+"""So many numbers travel together."""
 
 _side_streams: dict[torch.device, Any] = {}
 
@@ -191,7 +191,7 @@ class DeliveryQueue:
         """Count one that was asked for, and send a batch off when it is full."""
         self.asked += 1
         self._unsent += 1
-        if self._unsent == _BATCH:
+        if self._unsent == BATCH:
             self.send()
 
     def _take_batches(self) -> list[Batch]:
