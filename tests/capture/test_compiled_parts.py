@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
-from tensorprobe.capture import drafts, graph_edges, stacks
+from tensorprobe.capture import PrecisionDebugger, drafts, graph_edges, stacks
 from tensorprobe.compiled import load_compiled
 from tensorprobe.summary import host
 from tensorprobe.summary.statistics import Measured
@@ -179,37 +180,80 @@ def test_a_stack_has_the_same_key_from_both() -> None:
 
 CAPTURE = """
 import sys, torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from tensorprobe import PrecisionDebugger, seed_all
-from tensorprobe.capture import drafts, graph_edges, recorder, stacks
+from tensorprobe.capture import drafts, gate, graph_edges, recorder, stacks
 from tensorprobe.store import leaf_encode
 from tensorprobe.summary import host
 if sys.argv[2] == "python":
-    graph_edges._compiled = lambda: None
+    graph_edges.compiled_graph = gate.compiled_graph = lambda: None
     drafts._compiled = stacks._compiled = leaf_encode._compiled = None
     drafts._usual_text = lambda draft: None
     recorder.make_draft, recorder.is_plain = drafts.Draft, host.is_plain
 seed_all(1)
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+class Odd(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = torch.nn.Embedding(10, 8)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.qkv = torch.nn.Linear(8, 24)
+        self.scaled = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(8, 8))
+        self.drop = torch.nn.Dropout(0.5)
+        self.scale = torch.nn.Parameter(torch.ones(8))
+    def forward(self, ids, factor=1.0):
+        x = self.norm(self.tokens(ids))
+        q, k, v = self.qkv(x).view(2, 3, 2, 12).transpose(1, 2).split(4, dim=-1)
+        weights = F.softmax(q @ k.transpose(-2, -1) / 2, dim=-1)
+        x = x + (weights @ v).transpose(1, 2).reshape(2, 3, 8) * self.scale
+        x = self.drop(checkpoint(lambda y: self.scaled(y).relu(), x, use_reentrant=False))
+        with torch.no_grad():
+            F.linear(x, self.tokens.weight).argmax(-1)
+        kept, _ = x.unbind(0)
+        kept = Double.apply(kept + self.scale * self.scale - factor)
+        return kept.clone().clamp_(min=0), x.max(dim=-1)
+
 block = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-lstm = torch.nn.LSTM(8, 4)
+lstm, odd = torch.nn.LSTM(8, 4), Odd()
 x = torch.randn(2, 3, 8)
-debugger = PrecisionDebugger(dump_path=sys.argv[1], level="mix", task="statistics")
-debugger.start([block, lstm])
+ids = torch.randint(10, (2, 3))
+with open(sys.argv[1] + ".json", "w") as file:
+    file.write('{"task": "statistics", "statistics": {"summary_mode": "%s"}}' % sys.argv[4])
+debugger = PrecisionDebugger(sys.argv[1] + ".json", dump_path=sys.argv[1], level=sys.argv[3])
+debugger.start([block, lstm, odd])
 with torch.autocast("cpu", dtype=torch.bfloat16):
     y = block(x)
 out = lstm(y.float())[0] * 1
 view = out[0]
 view.mul_(3)
-(out.sum() / 0 + torch.stack([out, out]).chunk(2)[0].sum()).backward()
+with torch.inference_mode():
+    odd.drop(x) + 1
+kept, most = odd(ids, factor=0.5)
+loss = out.sum() / 0 + torch.stack([out, out]).chunk(2)[0].sum() + kept.mean() + most.values.sum()
+loss.backward(retain_graph=True)
+loss.backward()
 debugger.stop()
 debugger.step()
 """
 
 
-def test_a_dump_is_the_same_with_and_without_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("level", "summary"), [("L0", "statistics"), ("L1", "md5"), ("mix", "statistics")]
+)
+def test_a_dump_is_the_same_with_and_without_them(tmp_path: Path, level: str, summary: str) -> None:
     texts = []
     for way in ("compiled", "python"):
         folder = tmp_path / way
-        subprocess.run([sys.executable, "-c", CAPTURE, folder, way], check=True)
+        subprocess.run([sys.executable, "-c", CAPTURE, folder, way, level, summary], check=True)
         rank = folder / "step0" / "rank"
         # Which places are written together, and so first, is a matter of time.
         tree = json.loads((rank / "construct.json").read_text())
@@ -218,3 +262,25 @@ def test_a_dump_is_the_same_with_and_without_them(tmp_path: Path) -> None:
         texts.append((data, (rank / "stack.json").read_text(), tree))
     assert len(texts[0][0]) > 20_000
     assert texts[0] == texts[1]
+
+
+def test_usual_calls_take_no_step_of_ours_in_python(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
+    x = torch.randn(3, 4)
+    debugger = PrecisionDebugger(dump_path=str(tmp_path), level="L1", task="statistics")
+    seen: set[str] = set()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "capture" in frame.f_code.co_filename:
+            seen.add(frame.f_code.co_name)
+
+    for step in range(2):
+        debugger.start(model)
+        # In the first step the gate learns the functions.
+        sys.setprofile(look if step else None)
+        model(x).sum().backward()
+        sys.setprofile(None)
+        debugger.stop()
+        debugger.step()
+    assert not seen & {"watch_call", "watch", "draft_all", "_draft_tensor", "add", "on_backward"}
+    assert "begin" in seen, "the gradients came"
