@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -368,3 +369,57 @@ def test_calls_of_two_threads_in_one_graph(capture: Capture) -> None:
     assert_equal(captured.outputs("Module.1.Block.backward.0"), [into_first])
     assert_equal(captured.inputs("Module.0.Block.backward.0"), [into_first])
     assert_equal(captured.outputs("Module.0.Block.backward.0"), [x.grad])
+
+
+@pytest.mark.parametrize("with_result", [True, False])
+def test_a_forward_that_somebody_put_into_a_module_of_torch_may_let_tensors_out(
+    tmp_path: Path, *, with_result: bool
+) -> None:
+    layer = nn.Linear(4, 4)
+    its_own, kept = layer.forward, []
+
+    def forward(given: Tensor) -> Tensor:
+        kept.append(its_own(given))
+        return kept[-1].view(-1) if with_result else kept[-1].relu()
+
+    layer.forward = forward  # type: ignore[method-assign]
+    # Data are not kept: calls of torch's own modules are then hooked in fewer places.
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    debugger.start(layer)
+    result = layer(torch.randn(3, 4, requires_grad=True))
+    (kept[-1].sum() * 10 + (result.sum() if with_result else 0)).backward()
+    debugger.stop()
+    debugger.step()
+    (part,) = open_dump(tmp_path).parts
+    (gradient,) = part.call("Module.Linear.backward.0").inputs or ()
+    if with_result:
+        assert isinstance(gradient, TensorValue)
+        assert (gradient.max, gradient.shape) == (1.0, (12,))
+    else:
+        assert gradient is None
+
+
+def test_parameters_that_two_threads_compute_gradients_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def train() -> None:
+        for _ in range(150):
+            model(torch.randn(2, 4)).sum().backward()
+
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    turn = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        debugger.start(model)
+        threads = [threading.Thread(target=train) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        debugger.stop()
+    finally:
+        sys.setswitchinterval(turn)
+    debugger.step()
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("tensorprobe")] == []

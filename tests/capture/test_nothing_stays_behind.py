@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import shutil
 import sys
+import threading
+import time
 import tracemalloc
 import types
 from collections.abc import Callable, Iterator
@@ -407,3 +409,37 @@ def test_two_hundred_steps_hold_their_memory(tmp_path: Path) -> None:
     assert objects[1] - objects[0] < 80
     assert resident[1] - resident[0] < 16 << 20
     assert traced[3] - traced[2] < 15 * 4096
+
+
+class _Slow(dict[str, Any]):
+    """Takes until the capture is over to say what it holds."""
+
+    is_asked: threading.Event
+
+    def items(self) -> Any:
+        self.is_asked.set()
+        end = time.monotonic() + 10
+        while torch_module._global_forward_pre_hooks and time.monotonic() < end:
+            time.sleep(0.001)
+        return super().items()
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_module_that_another_thread_calls_while_the_capture_stops_has_no_hooks(
+    tmp_path: Path, level: str
+) -> None:
+    class Layer(nn.Linear):
+        def forward(self, given: Tensor, options: Any) -> Tensor:
+            return super().forward(given)
+
+    layer, options = Layer(4, 4), _Slow()
+    options.is_asked = threading.Event()
+    debugger = PrecisionDebugger(dump_path=tmp_path, level=level)
+    debugger.start(layer)
+    thread = threading.Thread(target=layer, args=(torch.randn(2, 4), options))
+    thread.start()
+    assert options.is_asked.wait(10)
+    debugger.stop()
+    thread.join()
+    debugger.step()
+    assert [p._backward_hooks for p in layer.parameters() if p._backward_hooks] == []

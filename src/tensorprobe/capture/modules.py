@@ -46,6 +46,8 @@ def is_sealed(module: torch.nn.Module) -> bool:
     """Whether nobody outside a module's call gets hold of a tensor from inside but its output."""
     return (
         type(module).__module__ in _SEALED
+        # Somebody may have given the module a `forward` of his own.
+        and "forward" not in module.__dict__
         and not module._modules
         and not module._forward_pre_hooks
         and not module._forward_hooks
@@ -97,6 +99,9 @@ class ModuleWatcher:
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
         # An id is handed out again once its parameter is gone, soon with `functional_call`.
         self._hooked: dict[tuple[str, str, int], weakref.ref[torch.Tensor]] = {}
+        # Modules are called, and backward passes run, in several threads; `close` comes from one.
+        self._lock = threading.RLock()
+        self._is_closed = False
 
     def open(self) -> None:
         """Start watching."""
@@ -107,19 +112,22 @@ class ModuleWatcher:
 
     def close(self) -> None:
         """Remove every hook and record the gradients that came in."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        for hooks, hook in self._parameter_hooks:
-            hooks.pop(hook, None)
-        self._parameter_hooks.clear()
+        with self._lock:
+            self._is_closed = True
+            for handle in self._handles:
+                handle.remove()
+            self._handles.clear()
+            for hooks, hook in self._parameter_hooks:
+                hooks.pop(hook, None)
+            self._parameter_hooks.clear()
+            self._hooked.clear()
         self._threads = threading.local()
-        self._hooked.clear()
 
     def flush(self) -> None:
         """Record the parameter gradients that did not come in complete."""
-        for base in list(self._gradients):
-            self._add_gradients(base)
+        with self._lock:
+            for base in list(self._gradients):
+                self._add_gradients(base)
 
     def is_watching(self, module: torch.nn.Module) -> bool:
         """Whether calls of this module are followed now."""
@@ -255,14 +263,18 @@ class ModuleWatcher:
             return
         wanted = [(key, p) for key, p in parameters.items() if p.requires_grad]
         base = str(ParameterGradients(path, class_name)) if wanted else ""
-        for key, parameter in wanted:
-            place = (base, key, id(parameter))
-            known = self._hooked.get(place)
-            if known is not None and known() is parameter:
-                continue
-            self._hooked[place] = weakref.ref(parameter)
-            hook = functools.partial(self._take_gradient, base, key, len(wanted))
-            self._hook_parameter(parameter, hook)
+        with self._lock:
+            if self._is_closed:
+                # While this call was looked at: nobody would take the hooks away again.
+                return
+            for key, parameter in wanted:
+                place = (base, key, id(parameter))
+                known = self._hooked.get(place)
+                if known is not None and known() is parameter:
+                    continue
+                self._hooked[place] = weakref.ref(parameter)
+                hook = functools.partial(self._take_gradient, base, key, len(wanted))
+                self._hook_parameter(parameter, hook)
 
     def _hook_parameter(self, parameter: torch.nn.Parameter, hook: Any) -> None:
         if type(parameter) is not torch.nn.Parameter:
@@ -292,7 +304,7 @@ class ModuleWatcher:
         """Take the gradient of one of a module's parameters, which are so many."""
         recorder = self._session.recorder
         try:
-            with torch._C.DisableTorchFunction():
+            with self._lock, torch._C.DisableTorchFunction():
                 if key in self._gradients.get(base, ("", {}))[1]:
                     # The next backward pass has come, and the last lacked some parameters.
                     self._add_gradients(base)
