@@ -284,3 +284,18 @@ def test_usual_calls_take_no_step_of_ours_in_python(tmp_path: Path) -> None:
         debugger.step()
     assert not seen & {"watch_call", "watch", "draft_all", "_draft_tensor", "add", "on_backward"}
     assert "begin" in seen, "the gradients came"
+
+
+class _Unversioned(torch.Tensor):
+    """Does not say how often it was written into, for another reason than inference."""
+
+    @property
+    def _version(self) -> int:  # type: ignore[override]
+        raise RuntimeError("no version today")
+
+
+def test_a_tensor_that_does_not_tell_its_version_is_no_draft() -> None:
+    tensor = torch.ones(2).as_subclass(_Unversioned)
+    for make in (drafts.Draft, drafts.make_draft):
+        with pytest.raises(RuntimeError, match="no version today"):
+            make(tensor, Measured(None), None)

@@ -180,7 +180,7 @@ static PyObject *place_of(Gate *self, PyObject *view)
         return NULL;
     PyObject *address = call(view, text_data_ptr), *dtype = PyObject_GetAttr(view, text_dtype);
     PyObject *shown = NULL, *place = NULL;
-    if (!is_straight) {
+    if (address && dtype && !is_straight) {
         PyObject *strides = call(view, text_stride), *shape = PyObject_GetAttr(view, text_shape);
         shown = strides && shape ? PyObject_CallFunctionObjArgs(self->merge, strides, shape, NULL) : NULL;
         Py_XDECREF(strides);

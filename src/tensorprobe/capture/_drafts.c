@@ -117,8 +117,18 @@ static PyObject *version_of(PyObject *tensor)
     PyObject *version = PyObject_GetAttr(tensor, text__version);
     if (version || !PyErr_ExceptionMatches(PyExc_RuntimeError))
         return version;
-    PyErr_Clear();
-    return is_true(call(tensor, text_is_inference)) > 0 ? Py_NewRef(no_version) : NULL;
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    int is_inference = is_true(call(tensor, text_is_inference));
+    if (!is_inference) {
+        /* Then it is an error. */
+        PyErr_Restore(kind, value, trace);
+        return NULL;
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return is_inference > 0 ? Py_NewRef(no_version) : NULL;
 }
 
 PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)
