@@ -426,7 +426,7 @@ class _Slow(dict[str, Any]):
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_a_module_that_another_thread_calls_while_the_capture_stops_has_no_hooks(
-    tmp_path: Path, level: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: str
 ) -> None:
     class Layer(nn.Linear):
         def forward(self, given: Tensor, options: Any) -> Tensor:
@@ -443,3 +443,4 @@ def test_a_module_that_another_thread_calls_while_the_capture_stops_has_no_hooks
     thread.join()
     debugger.step()
     assert [p._backward_hooks for p in layer.parameters() if p._backward_hooks] == []
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("tensorprobe")] == []

@@ -290,8 +290,10 @@ class GradientWatcher:
         self, root: RootHook, grad_inputs: _Gradients, grad_outputs: _Gradients
     ) -> _NodeHook | None:
         """Take the gradients of a root that runs for the first time; returns who is to do it."""
+        # Another thread may stop the capture meanwhile.
+        gate = self.gate
         try:
-            if self.gate is not None and self.gate.on_root(root, grad_inputs, grad_outputs):
+            if gate is not None and gate.on_root(root, grad_inputs, grad_outputs):
                 return None
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._on_failure(root.name, err)

@@ -136,15 +136,18 @@ class Recorder:
 
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
-        if self.gate is not None:
-            return self.gate.draft_all((value,))[0]
+        # Another thread may stop the capture meanwhile; so below.
+        gate = self.gate
+        if gate is not None:
+            return gate.draft_all((value,))[0]
         with self._lock:
             return describe(value, self._draft_tensor, (name,))
 
     def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values, `{name}.0` and on."""
-        if self.gate is not None and type(values) in (tuple, list):
-            drafts: tuple[Drafted, ...] = self.gate.draft_all(values)
+        gate = self.gate
+        if gate is not None and type(values) in (tuple, list):
+            drafts: tuple[Drafted, ...] = gate.draft_all(values)
             return drafts
         with self._lock:
             draft = self._draft_tensor
@@ -163,8 +166,9 @@ class Recorder:
         """Describe named values, `{name}.{key}`."""
         if not values:
             return {}
-        if self.gate is not None and type(values) is dict:
-            drafts: dict[str, Drafted] = self.gate.draft_named(values)
+        gate = self.gate
+        if gate is not None and type(values) is dict:
+            drafts: dict[str, Drafted] = gate.draft_named(values)
             return drafts
         with self._lock:
             draft = self._draft_tensor

@@ -114,15 +114,14 @@ class Session:
         self.is_paused = False
         self._inside_custom: set[int] = set()
         # Asked for every call, so they are looked up once.
-        wants_part = self.calls.wants_part
         self._wanted = {
             "forward": self.calls.wants_direction("forward"),
             "backward": self.calls.wants_direction("backward"),
         }
-        self._with_inputs = wants_part("forward", "input")
-        self._with_outputs = wants_part("forward", "output")
-        self._with_gradients_in = wants_part("backward", "input")
-        self._with_gradients_out = wants_part("backward", "output")
+        self._with_inputs = self.calls.wants_part("forward", "input")
+        self._with_outputs = self.calls.wants_part("forward", "output")
+        self._with_gradients_in = self.calls.wants_part("backward", "input")
+        self._with_gradients_out = self.calls.wants_part("backward", "output")
         self._saved: SavedValues | None = None
         self._collector = CollectorPace()
         self._saved_recorder = self.recorder
@@ -346,7 +345,7 @@ class Session:
     @property
     def current_module(self) -> str | None:
         """The name of the module call that is running."""
-        return None if self._modules is None else self._modules.current
+        return None if (modules := self._modules) is None else modules.current
 
     def read_stack(self) -> tuple[Frame, ...]:
         """Return where the current call was made."""
@@ -417,7 +416,7 @@ class Session:
         if api.api_name in WRITES_UNSEEN:
             recorder.forget_tensors()
         try:
-            parent = None if self._modules is None else self._modules.current
+            parent = self.current_module
             if is_wanted:
                 outputs = None
                 if self._with_outputs:
@@ -471,8 +470,8 @@ class Session:
     ) -> None:
         """Record the backward of a call when it happens."""
         backward = backward_of(name)
-        if self._gradients is not None and self.calls.follow(backward):
-            self._gradients.watch(
+        if (gradients := self._gradients) is not None and self.calls.follow(backward):
+            gradients.watch(
                 backward, parent, edges, start, outputs, self._add_backward, is_sealed=is_sealed
             )
 
