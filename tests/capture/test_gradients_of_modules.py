@@ -372,8 +372,9 @@ def test_calls_of_two_threads_in_one_graph(capture: Capture) -> None:
 
 
 @pytest.mark.parametrize("with_result", [True, False])
+@pytest.mark.parametrize("of_class", [True, False])
 def test_a_forward_that_somebody_put_into_a_module_of_torch_may_let_tensors_out(
-    tmp_path: Path, *, with_result: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, with_result: bool, of_class: bool
 ) -> None:
     layer = nn.Linear(4, 4)
     its_own, kept = layer.forward, []
@@ -382,7 +383,10 @@ def test_a_forward_that_somebody_put_into_a_module_of_torch_may_let_tensors_out(
         kept.append(its_own(given))
         return kept[-1].view(-1) if with_result else kept[-1].relu()
 
-    layer.forward = forward  # type: ignore[method-assign]
+    if of_class:
+        monkeypatch.setattr(nn.Linear, "forward", lambda _, given: forward(given))
+    else:
+        layer.forward = forward  # type: ignore[method-assign]
     # Data are not kept: calls of torch's own modules are then hooked in fewer places.
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
     debugger.start(layer)

@@ -46,8 +46,9 @@ def is_sealed(module: torch.nn.Module) -> bool:
     """Whether nobody outside a module's call gets hold of a tensor from inside but its output."""
     return (
         type(module).__module__ in _SEALED
-        # Somebody may have given the module a `forward` of his own.
+        # Somebody may have given the module, or its class, a `forward` of his own.
         and "forward" not in module.__dict__
+        and getattr(type(module).forward, "__globals__", {}).get("__name__") in _SEALED
         and not module._modules
         and not module._forward_pre_hooks
         and not module._forward_hooks
