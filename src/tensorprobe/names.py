@@ -335,10 +335,8 @@ def is_saved_value(text: str) -> bool:
 def is_uninitialised(text: str) -> bool:
     """Whether a call returns memory as it was found, so that its results mean nothing.
 
-    >>> is_uninitialised("Torch.empty.0.forward"), is_uninitialised("Torch.zeros.0.forward")
-    (True, False)
-    >>> is_uninitialised("Aten.empty.memory_format.0.forward")
-    True
+    >>> is_uninitialised("Torch.zeros.0.forward"), is_uninitialised("Aten.empty.out.0.forward")
+    (False, True)
     """
     api, _, direction = text.rpartition(".")
     # Of a kernel the name of its overload follows.

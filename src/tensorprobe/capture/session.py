@@ -164,11 +164,7 @@ class Session:
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
-        try:
-            self._shut()
-        except BaseException:
-            self._collector.close()
-            raise
+        self._shut()
         self._do_or_leave("stop", self._flush)
 
     def _flush(self) -> None:
@@ -179,9 +175,13 @@ class Session:
             self._collector.close()
 
     def _shut(self) -> None:
-        self._close_watchers()
-        if not self._is_left_to_finisher:
-            self.recorder.send()
+        try:
+            self._close_watchers()
+            if not self._is_left_to_finisher:
+                self.recorder.send()
+        except BaseException:
+            self._collector.close()
+            raise
 
     def _do_or_leave(self, what: str, work: Callable[[], None]) -> None:
         """Do some work now, or beside the run while records wait for a device."""
