@@ -21,7 +21,7 @@
 
 /* What the gate uses of the session's parts, by the names that gate.py gives them. */
 #define PARTS(X)                                                                                     \
-    X(session) X(modules) X(recorder) X(gradients) X(statistics) X(checksums) X(drafts) X(owners) X(memory_class) X(merge) X(small_ints) X(counters) \
+    X(session) X(modules) X(recorder) X(gradients) X(statistics) X(checksums) X(drafts) X(owners) X(memory_class) X(merge) X(known_ints) X(counters) \
     X(pending_class) X(add_pending) X(lock) X(hook_class) X(done) X(add_handle) X(stacks) X(codes)   \
     X(read_stack) X(inside_custom) X(tensor_class) X(parameter_class) X(no_name) X(as_spelled)       \
     X(describe) X(tensors_in) X(is_grad_enabled) X(next_sequence_number) X(current_pass)             \
@@ -31,7 +31,7 @@
 #define MODE_PARTS(X) X(mode) X(slow) X(functions) X(as_written) X(is_machinery)
 /* What is asked of them. */
 #define TEXTS(X)                                                                                     \
-    X(is_paused) X(current) X(fail) X(next_number) X(forget_tensors) X(_draft_tensor) X(_look)       \
+    X(is_paused) X(_threads) X(__dict__) X(running) X(fail) X(next_number) X(forget_tensors) X(_draft_tensor) X(_look)       \
     X(_unlooked) X(_looked) X(_ask_quickly) X(ask) X(_unsent) X(send) X(asked) X(_line) X(delivered)          \
     X(watch_gradients) X(note_place) X(acquire) X(release) X(full_name) X(requires_grad) X(_base)    \
     X(numel) X(dtype) X(data_ptr) X(is_contiguous) X(is_conj) X(is_neg) X(get_device) X(register_hook) \
@@ -338,7 +338,7 @@ static PyObject *draft_value(Gate *self, PyObject *value)
     if (value == Py_None)
         return Py_NewRef(Py_None);
     if (PyLong_CheckExact(value)) {
-        PyObject *known = PyDict_GetItemWithError(self->small_ints, value);
+        PyObject *known = PyDict_GetItemWithError(self->known_ints, value);
         if (known || PyErr_Occurred())
             return Py_XNewRef(known);
     }
@@ -704,9 +704,22 @@ static int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame,
     return failed ? -1 : 0;
 }
 
+/* Return the name of the module call that is running in this thread, as ModuleWatcher.current does. */
 static PyObject *current_module(Gate *self)
 {
-    return self->modules == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(self->modules, text_current);
+    if (self->modules == Py_None)
+        return Py_NewRef(Py_None);
+    PyObject *threads = PyObject_GetAttr(self->modules, text__threads);
+    PyObject *own = threads ? PyObject_GetAttr(threads, text___dict__) : NULL, *name = NULL;
+    PyObject *running = own ? PyDict_GetItemWithError(own, text_running) : NULL;
+    Py_ssize_t depth = running ? PyList_Size(running) : 0;
+    if (depth > 0)
+        name = PyObject_GetAttr(PyList_GetItem(running, depth - 1), text_name);
+    else if (!PyErr_Occurred())
+        name = Py_NewRef(Py_None);
+    Py_XDECREF(threads);
+    Py_XDECREF(own);
+    return name;
 }
 
 /* Run a function that counts, and record it. */

@@ -31,15 +31,16 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["SMALL_INTS", "Drafted", "describe", "tensors_in"]
+__all__ = ["KNOWN_INTS", "Drafted", "describe", "tensors_in"]
 
 _DEEPEST = 20
 # Down to here a value that stands in several places is described in each.
 _SHALLOW = 6
 _LONGEST_TEXT = 200
 _SCALARS = frozenset((bool, int, float, complex, str))
-SMALL_INTS = {number: ScalarValue("int", number) for number in range(-8, 33)}
-"""Dimensions, nearly always."""
+KNOWN_INTS: dict[int, ScalarValue] = {}
+"""Dimensions and sizes, the same in every step."""
+_MOST_KNOWN = 4096
 
 Drafted = Any
 """A value that may hold drafts in place of tensors."""
@@ -62,8 +63,14 @@ def describe(
         return None
     kind = type(value)
     if kind in _SCALARS:
-        known = SMALL_INTS.get(value) if kind is int else None
-        return known or ScalarValue(kind.__name__, value)
+        if kind is not int:
+            return ScalarValue(kind.__name__, value)
+        known = KNOWN_INTS.get(value)
+        if known is None:
+            known = ScalarValue("int", value)
+            if len(KNOWN_INTS) < _MOST_KNOWN:
+                KNOWN_INTS[value] = known
+        return known
     if isinstance(value, torch.Tensor):
         return on_tensor(value, path)
     met = set() if met is None else met

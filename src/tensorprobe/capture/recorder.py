@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.describe import SMALL_INTS, Drafted, describe
+from tensorprobe.capture.describe import KNOWN_INTS, Drafted, describe
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
@@ -255,7 +255,7 @@ class Recorder:
             "lock": self._lock,
             "no_name": _NO_NAME,
             "describe": lambda value: describe(value, self._draft_tensor, _NO_NAME),
-            "small_ints": SMALL_INTS,
+            "known_ints": KNOWN_INTS,
             "monotonic": time.monotonic,
             "together": _TOGETHER,
             "longest_wait": _LONGEST_WAIT,

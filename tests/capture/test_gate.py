@@ -1,0 +1,62 @@
+"""What compiled code records of a call's gradients is what the graph says to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gradient_runs import flat
+from test_gradients import CASES
+
+from tensorprobe import open_dump
+from tensorprobe.capture import PrecisionDebugger, session
+from tensorprobe.compiled import load_compiled
+
+pytestmark = pytest.mark.skipif(
+    load_compiled("tensorprobe.capture._calls") is None, reason="built without a C compiler"
+)
+
+
+def inputs_of(shapes: list[tuple[int, ...]], form: str) -> list[torch.Tensor]:
+    tensors = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    if form == "nodes":
+        return [tensor * 1 for tensor in tensors]
+    if form == "views":
+        return [(torch.stack([tensor, tensor]) * 1)[0] for tensor in tensors]
+    return tensors
+
+
+def records(folder: Path, form: str) -> Iterator[tuple[str, Any]]:
+    """Capture every case in a step of its own; yields each call with everything of it."""
+    debugger = PrecisionDebugger(dump_path=folder, level="L1", task="statistics")
+    for _, (_, shapes, function) in sorted(CASES.items()):
+        torch.manual_seed(1)
+        tensors = inputs_of(shapes, form)
+        debugger.start()
+        found = [out for out in flat(function(*tensors)) if out.requires_grad]
+        sum((out * torch.randn_like(out)).abs().sum() for out in found).backward()
+        debugger.stop()
+        debugger.step()
+    debugger.close()
+    for part in open_dump(folder).parts:
+        for name in part.names:
+            call = part.call(name)
+            # Further out stands who captures, which is another line each time.
+            stack = part.stack(name)[:1]
+            yield name, (part.info.step, call.inputs, call.kwargs, call.outputs, stack)
+
+
+@pytest.mark.parametrize("form", ["leaves", "nodes", "views"])
+def test_every_kind_of_call_is_recorded_as_by_python(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = list(records(tmp_path / "compiled", form))
+    monkeypatch.setattr(session, "make_gate", lambda _: None)
+    plain = list(records(tmp_path / "plain", form))
+    assert len(compiled) > 3 * len(CASES)
+    assert [name for name, _ in compiled] == [name for name, _ in plain]
+    for (name, call), (_, wanted) in zip(compiled, plain, strict=True):
+        assert call == wanted, name
