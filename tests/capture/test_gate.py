@@ -10,6 +10,7 @@ import pytest
 import torch
 from gradient_runs import flat
 from test_gradients import CASES
+from torch.nn import functional
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger, session
@@ -32,7 +33,9 @@ def inputs_of(shapes: list[tuple[int, ...]], form: str) -> list[torch.Tensor]:
 def records(folder: Path, form: str) -> Iterator[tuple[str, Any]]:
     """Capture every case in a step of its own; yields each call with everything of it."""
     debugger = PrecisionDebugger(dump_path=folder, level="L1", task="statistics")
-    for _, (_, shapes, function) in sorted(CASES.items()):
+    for name, (_, shapes, function) in sorted(CASES.items()):
+        if name == "rms_norm" and not hasattr(functional, "rms_norm"):
+            continue
         torch.manual_seed(1)
         tensors = inputs_of(shapes, form)
         debugger.start()
