@@ -17,11 +17,22 @@ setup(
         ),
         Extension(
             "tensorprobe.capture._calls",
-            [f"src/tensorprobe/capture/{name}.c" for name in ("_calls", "_drafts", "_graph")],
+            [
+                f"src/tensorprobe/capture/{name}.c"
+                for name in (
+                    "_calls",
+                    "_drafts",
+                    "_gate",
+                    "_gradients",
+                    "_graph",
+                    "_records",
+                    "_values",
+                )
+            ],
             depends=["src/tensorprobe/capture/_calls.h"],
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
-            extra_compile_args=["-O3"],
+            extra_compile_args=["-O3", "-fvisibility=hidden"],
             optional=True,
         ),
         *(

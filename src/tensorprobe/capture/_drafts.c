@@ -15,26 +15,6 @@
 static PyObject *draft_class, *make_reference, *plain_types, *plain_dtypes, *strided, *is_wrapped;
 static PyObject *no_version;
 
-#define TEXTS(X)                                                                                     \
-    X(alive) X(version) X(_version) X(measured) X(checked) X(dtype) X(shape) X(requires_grad) X(file) \
-    X(_text) X(is_inference) X(layout) X(is_nested) X(is_meta) X(data_ptr) X(numel) X(f_code) X(f_lasti) \
-    X(f_back)
-#define DECLARE(text) static PyObject *text_##text;
-TEXTS(DECLARE)
-
-static PyObject *call(PyObject *object, PyObject *method)
-{
-    return PyObject_CallMethodObjArgs(object, method, NULL);
-}
-
-/* Whether an answer, which is taken over, is true; -1 on failure. */
-static int is_true(PyObject *answer)
-{
-    int is_so = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    return is_so;
-}
-
 PyObject *find_draft(PyObject *drafts, PyObject *wanted)
 {
     PyObject *key = PyLong_FromVoidPtr(wanted);
@@ -98,9 +78,9 @@ int looks_plain(PyObject *tensor)
         return is_so < 0 ? -1 : 0;
     if ((is_so = is_true(PyObject_CallFunctionObjArgs(is_wrapped, tensor, NULL))))
         return is_so < 0 ? -1 : 0;
-    if ((is_so = is_true(call(tensor, text_data_ptr))))
+    if ((is_so = is_true(call_method(tensor, text_data_ptr))))
         return is_so;
-    is_so = is_true(call(tensor, text_numel));
+    is_so = is_true(call_method(tensor, text_numel));
     return is_so < 0 ? -1 : !is_so;
 }
 
@@ -119,7 +99,7 @@ static PyObject *version_of(PyObject *tensor)
         return version;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    int is_inference = is_true(call(tensor, text_is_inference));
+    int is_inference = is_true(call_method(tensor, text_is_inference));
     if (!is_inference) {
         /* Then it is an error. */
         PyErr_Restore(kind, value, trace);
@@ -227,12 +207,3 @@ PyMethodDef draft_methods[] = {
     {"stack_key", stack_key, METH_VARARGS, "Return what tells a call stack from others."},
     {NULL, NULL, 0, NULL},
 };
-
-int begin_drafts(void)
-{
-#define INTERN(text)                                                                                 \
-    if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
-        return -1;
-    TEXTS(INTERN)
-    return 0;
-}

@@ -20,24 +20,6 @@
 static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on, *place_in_base;
 static PyObject *only_reshapes;
 
-#define TEXTS(X)                                                                                     \
-    X(requires_grad) X(_is_view) X(_base) X(_version) X(grad_fn) X(output_nr) X(next_functions)      \
-    X(_sequence_nr) X(variable) X(count) X(leaves) X(nodes) X(views) X(_view_inputs)                 \
-    X(positions_under_cast) X(is_cast)
-#define DECLARE(text) static PyObject *text_##text;
-TEXTS(DECLARE)
-
-/* Ask a method without arguments whether it is so; -1 on failure. */
-static int asks(PyObject *object, PyObject *method)
-{
-    PyObject *answer = PyObject_CallMethodObjArgs(object, method, NULL);
-    if (!answer)
-        return -1;
-    int is_so = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
-    return is_so;
-}
-
 static int has(PyObject *object, PyObject *attribute)
 {
     PyObject *answer = PyObject_GetAttr(object, attribute);
@@ -542,10 +524,6 @@ PyMethodDef graph_methods[] = {
 
 int begin_graph(void)
 {
-#define INTERN(text)                                                                                 \
-    if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
-        return -1;
-    TEXTS(INTERN)
     no_places = PyDict_New();
     no_views = PyList_New(0);
     return no_places && no_views ? 0 : -1;

@@ -159,7 +159,7 @@ class DraftTable:
         )
 
     def parts(self) -> dict[str, Any]:
-        """Return what _calls.c finds drafts with, by the names that it knows."""
+        """Return what _gate.c finds drafts with, by the names that it knows."""
         return {
             "drafts": self.known,
             "owners": self._owners,

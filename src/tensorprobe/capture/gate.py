@@ -1,4 +1,4 @@
-"""Leave the usual calls of a step to compiled code (_calls.c).
+"""Leave the usual calls of a step to compiled code (_gate.c and what it names).
 
     torch ─► Gate: a usual call? ─► recorded there
                  └► FunctionWatcher.__torch_function__, which notes what a new function is

@@ -273,7 +273,7 @@ class GradientWatcher:
                 self._devices.add(tensor.device)
 
     def parts(self) -> dict[str, Any]:
-        """Return what _calls.c hooks the root of a call with, by the names that it knows."""
+        """Return what _gate.c hooks the root of a call with, by the names that it knows."""
         return {
             "gradients": self,
             "hook_class": RootHook,

@@ -236,7 +236,7 @@ class Recorder:
             self.flush()
 
     def usual_parts(self) -> dict[str, Any] | None:
-        """Return what _calls.c makes records with, by the names that it knows.
+        """Return what _gate.c makes records with, by the names that it knows.
 
         None where a record is more than numbers, or this is another kind of recorder.
         """

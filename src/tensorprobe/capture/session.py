@@ -352,7 +352,7 @@ class Session:
         return self._stacks.read()
 
     def usual_parts(self) -> dict[str, Any] | None:
-        """Return what _calls.c does the usual call of this step with; None if Python must."""
+        """Return what _gate.c does the usual call of this step with; None if Python must."""
         calls = self.calls
         whole = self._with_inputs and self._with_outputs
         whole = whole and self._with_gradients_in and self._with_gradients_out

@@ -40,7 +40,7 @@ class StackReader:
     """Reads call stacks; each distinct one is built once in a process."""
 
     def parts(self) -> dict[str, Any]:
-        """Return what _calls.c reads a stack with, by the names that it knows."""
+        """Return what _gate.c reads a stack with, by the names that it knows."""
         return {"codes": _codes, "stacks": _seen, "deepest": 2 * _DEEPEST, "read_stack": self.read}
 
     def read(self) -> tuple[Frame, ...]:

@@ -1,0 +1,295 @@
+/* A gate: the parts that the calls of one step are recorded with, and what Python asks of it.
+ *
+ *     Gate(parts)                            records the calls of one step
+ *     gate.watch(mode, slow, functions, …)   is from now on what torch asks in place of a mode
+ *     gate(function, types, args, kwargs)    runs a function and records it (_calls.c)
+ *     gate.enter_module(args, kwargs, parameters)
+ *                                            -> what `_Running` begins with; None: it takes Python
+ *     gate.leave_module(running, output, is_sealed)
+ *                                            records a module's call; False: it takes Python
+ *     gate.on_root(hook, into, out_of)       records a call's gradients; False: it takes Python
+ *                                            (_gradients.c)
+ *     gate.draft_all(values)                 describes values (_values.c); and draft_named(values)
+ *
+ * FunctionWatcher.__torch_function__, Session.watch_call, ModuleWatcher, Recorder and GradientWatcher have
+ * the same meaning, say it in Python, and say why; whatever is not usual is left to them before anything
+ * has been done. A captured step on a GPU waits for what the host does here.
+ */
+
+#include "_calls.h"
+
+#include <structmember.h>
+
+#define DEFINE(text) PyObject *text_##text;
+TEXTS(DEFINE)
+
+PyObject *make_empty(PyObject *its_class)
+{
+    newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)its_class, Py_tp_new);
+    PyObject *nothing = PyTuple_New(0);
+    PyObject *made = nothing ? make((PyTypeObject *)its_class, nothing, NULL) : NULL;
+    Py_XDECREF(nothing);
+    return made;
+}
+
+int give(PyObject *object, PyObject *attribute, PyObject *value)
+{
+    int failed = !value || PyObject_SetAttr(object, attribute, value);
+    Py_XDECREF(value);
+    return failed;
+}
+
+/* Whether an answer, which is taken over, is true; -1 on failure. */
+int is_true(PyObject *answer)
+{
+    int is_so = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return is_so;
+}
+
+/* Turn an answer, which is taken over, into a number; -1 on failure, or if it is that. */
+long long number_of(PyObject *answer)
+{
+    long long number = answer ? PyLong_AsLongLong(answer) : -1;
+    Py_XDECREF(answer);
+    return number;
+}
+
+PyObject *call_method(PyObject *object, PyObject *method)
+{
+    return PyObject_CallMethodObjArgs(object, method, NULL);
+}
+
+int asks(PyObject *object, PyObject *method)
+{
+    return is_true(call_method(object, method));
+}
+
+/* Add one to a number that an object holds, and return it; -1 on failure. */
+long long increase(PyObject *object, PyObject *attribute)
+{
+    long long number = number_of(PyObject_GetAttr(object, attribute)) + 1;
+    return PyErr_Occurred() || give(object, attribute, PyLong_FromLongLong(number)) ? -1 : number;
+}
+
+/* Whether no mode or transform would see what a tensor is read with; -1 on failure. */
+int is_alone(Gate *self)
+{
+    int modes = is_true(PyObject_CallObject(self->count_dispatch_modes, NULL));
+    if (modes)
+        return modes < 0 ? -1 : 0;
+    int transforms = is_true(PyObject_CallObject(self->is_transforming, NULL));
+    return transforms < 0 ? -1 : !transforms;
+}
+
+int lock_records(Gate *self)
+{
+    PyObject *answer = call_method(self->lock, text_acquire);
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+/* Release the lock, whatever has been raised meanwhile. */
+int unlock_records(Gate *self)
+{
+    self->is_alone = 0;
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *answer = call_method(self->lock, text_release);
+    Py_XDECREF(answer);
+    if (kind)
+        PyErr_Restore(kind, value, trace);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Count a failure of ours; the user's call goes on. An interrupt is no failure: -1. */
+int report_failure(Gate *self, PyObject *name)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *told = PyObject_CallMethodObjArgs(self->recorder, text_fail, name, value, NULL);
+    Py_XDECREF(kind);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    Py_XDECREF(told);
+    return told ? 0 : -1;
+}
+
+static PyObject *draft_with_lock(PyObject *object, PyObject *values, PyObject *(*draft)(Gate *, PyObject *))
+{
+    Gate *self = (Gate *)object;
+    if (lock_records(self))
+        return NULL;
+    PyObject *drafts = draft(self, values);
+    if (unlock_records(self))
+        Py_CLEAR(drafts);
+    return drafts;
+}
+
+static PyObject *draft_all_of(PyObject *object, PyObject *values)
+{
+    if (!PyTuple_CheckExact(values) && !PyList_CheckExact(values))
+        return PyErr_Format(PyExc_TypeError, "wanted a tuple or a list");
+    return draft_with_lock(object, values, draft_all);
+}
+
+static PyObject *draft_named_of(PyObject *object, PyObject *values)
+{
+    if (!PyDict_Check(values))
+        return PyErr_Format(PyExc_TypeError, "wanted a dict");
+    return draft_with_lock(object, values, draft_named);
+}
+
+static int clear_gate(PyObject *object)
+{
+    Gate *self = (Gate *)object;
+#define CLEAR(part) Py_CLEAR(self->part);
+    PARTS(CLEAR)
+    MODE_PARTS(CLEAR)
+    return 0;
+}
+
+static int visit_gate(PyObject *object, visitproc visit, void *arg)
+{
+    Gate *self = (Gate *)object;
+#define VISIT(part) Py_VISIT(self->part);
+    PARTS(VISIT)
+    MODE_PARTS(VISIT)
+    Py_VISIT(Py_TYPE(object));
+    return 0;
+}
+
+static void free_gate(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    clear_gate(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* Take a part, or a number, out of what was handed over; 0 if it was there. */
+static int take_part(PyObject *parts, const char *name, PyObject **part)
+{
+    PyObject *found = PyDict_GetItemString(parts, name);
+    if (!found) {
+        PyErr_Format(PyExc_KeyError, "%s", name);
+        return -1;
+    }
+    *part = Py_NewRef(found);
+    return 0;
+}
+
+static int take_number(PyObject *parts, const char *name, double *number)
+{
+    PyObject *found = NULL;
+    if (take_part(parts, name, &found))
+        return -1;
+    *number = PyFloat_AsDouble(found);
+    Py_DECREF(found);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int take_parts(Gate *self, PyObject *parts)
+{
+    double deepest, many, batch, together, together_on_device, with_checksums;
+#define TAKE(part)                                                                                   \
+    if (take_part(parts, #part, &self->part))                                                        \
+        return -1;
+    PARTS(TAKE)
+    if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
+        take_number(parts, "together", &together) || take_number(parts, "batch", &batch) ||
+        take_number(parts, "with_checksums", &with_checksums) ||
+        take_number(parts, "together_on_device", &together_on_device) ||
+        take_number(parts, "longest_wait", &self->longest_wait) ||
+        take_number(parts, "longest_wait_on_device", &self->longest_wait_on_device))
+        return -1;
+    self->with_checksums = with_checksums != 0;
+    self->deepest = (Py_ssize_t)deepest;
+    self->many = (Py_ssize_t)many;
+    self->batch = (Py_ssize_t)batch;
+    self->together = (Py_ssize_t)together;
+    self->together_on_device = (Py_ssize_t)together_on_device;
+    return 0;
+}
+
+static PyObject *make_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *parts;
+    if ((kwargs && PyDict_Size(kwargs)) || !PyArg_ParseTuple(args, "O!", &PyDict_Type, &parts))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Gate *self = (Gate *)allocate(type, 0);
+    if (!self)
+        return NULL;
+    if (take_parts(self, parts)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *watch_mode(PyObject *object, PyObject *args)
+{
+    Gate *self = (Gate *)object;
+    PyObject *mode, *slow, *functions, *as_written, *is_machinery;
+    if (!PyArg_ParseTuple(args, "OOO!OOp", &mode, &slow, &PyDict_Type, &functions, &as_written,
+                          &is_machinery, &self->is_distributed))
+        return NULL;
+#define KEEP(part)                                                                                   \
+    Py_XDECREF(self->part);                                                                          \
+    self->part = Py_NewRef(part);
+    MODE_PARTS(KEEP)
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef gate_methods[] = {
+    {"watch", watch_mode, METH_VARARGS, "Be what torch asks in place of a mode."},
+    {"on_root", on_root, METH_VARARGS, "Record the gradients of the root that runs; False: it takes Python."},
+    {"enter_module", enter_module, METH_VARARGS, "Describe what a module is given; None: it takes Python."},
+    {"leave_module", leave_module, METH_VARARGS, "Record a module's call; False: it takes Python."},
+    {"draft_all", draft_all_of, METH_O, "Describe the values of a tuple or a list."},
+    {"draft_named", draft_named_of, METH_O, "Describe the values of a dict."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef gate_members[] = {
+    {"__self__", T_OBJECT, offsetof(Gate, mode), READONLY, "The mode whose method this is."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot gate_slots[] = {
+    {Py_tp_new, make_gate},         {Py_tp_dealloc, free_gate}, {Py_tp_traverse, visit_gate},
+    {Py_tp_clear, clear_gate},      {Py_tp_call, answer_torch},       {Py_tp_members, gate_members},
+    {Py_tp_methods, gate_methods},
+    {Py_tp_doc, "What torch asks in place of a mode's own method."}, {0, NULL},
+};
+
+static PyType_Spec gate_spec = {
+    "tensorprobe.capture._calls.Gate", sizeof(Gate), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, gate_slots,
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_calls", "The usual call of a captured step.", -1, NULL, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__calls(void)
+{
+#define INTERN(text)                                                                                 \
+    if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
+        return NULL;
+    TEXTS(INTERN)
+    if (begin_graph())
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    PyObject *gate_class = made ? PyType_FromSpec(&gate_spec) : NULL;
+    if (made && (!gate_class || PyModule_AddObjectRef(made, "Gate", gate_class) ||
+                 PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods)))
+        Py_CLEAR(made);
+    Py_XDECREF(gate_class);
+    return made;
+}

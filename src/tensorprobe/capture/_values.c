@@ -1,0 +1,280 @@
+/* What a call is given and what it returns: drafts of its values, each tensor measured once.
+ *
+ * As Recorder and DraftTable do it, which say why.
+ */
+
+#include "_calls.h"
+
+/* Count one that was asked for, as a DeliveryQueue does. */
+static int count_asked(Gate *self)
+{
+    long long unsent = increase(self->statistics, text__unsent);
+    if (unsent < 0 || increase(self->statistics, text_asked) < 0)
+        return -1;
+    if (unsent < self->batch)
+        return 0;
+    PyObject *sent = call_method(self->statistics, text_send);
+    Py_XDECREF(sent);
+    return sent ? 0 : -1;
+}
+
+static PyObject *measure(Gate *self, PyObject *tensor)
+{
+    PyObject *quickly = PyObject_GetAttr(self->statistics, text__ask_quickly);
+    PyObject *measured = NULL;
+    if (quickly && quickly != Py_None) {
+        measured = PyObject_CallFunctionObjArgs(quickly, tensor, NULL);
+        if (measured && measured != Py_None) {
+            Py_DECREF(quickly);
+            if (count_asked(self))
+                Py_CLEAR(measured);
+            return measured;
+        }
+        Py_XDECREF(measured);
+        if (!measured) {
+            Py_DECREF(quickly);
+            return NULL;
+        }
+    }
+    Py_XDECREF(quickly);
+    return quickly ? PyObject_CallMethodObjArgs(self->statistics, text_ask, tensor, NULL) : NULL;
+}
+
+static PyObject *draft_by_python(Gate *self, PyObject *tensor)
+{
+    return PyObject_CallMethodObjArgs(self->recorder, text__draft_tensor, tensor, self->no_name, NULL);
+}
+
+/* Return where a view lies in memory, as DraftTable does for numbers without an order; None: ask it. */
+static PyObject *place_of(Gate *self, PyObject *view)
+{
+    int is_changed = asks(view, text_is_conj);
+    if (!is_changed)
+        is_changed = asks(view, text_is_neg);
+    if (is_changed)
+        return is_changed < 0 ? NULL : Py_NewRef(Py_None);
+    int is_straight = asks(view, text_is_contiguous);
+    if (is_straight < 0)
+        return NULL;
+    PyObject *address = call_method(view, text_data_ptr), *dtype = PyObject_GetAttr(view, text_dtype);
+    PyObject *shown = NULL, *place = NULL;
+    if (address && dtype && !is_straight) {
+        PyObject *strides = call_method(view, text_stride), *shape = PyObject_GetAttr(view, text_shape);
+        shown = strides && shape ? PyObject_CallFunctionObjArgs(self->merge, strides, shape, NULL) : NULL;
+        Py_XDECREF(strides);
+        Py_XDECREF(shape);
+        /* All of it is there, in another order. */
+        if (shown && PyTuple_Size(shown) == 1)
+            is_straight = PyLong_AsLong(PyTuple_GetItem(PyTuple_GetItem(shown, 0), 0)) == 1;
+        if (is_straight)
+            Py_CLEAR(shown);
+    }
+    if (is_straight && !PyErr_Occurred())
+        shown = call_method(view, text_numel);
+    if (address && dtype && shown)
+        place = PyTuple_Pack(3, address, dtype, shown);
+    Py_XDECREF(address);
+    Py_XDECREF(dtype);
+    Py_XDECREF(shown);
+    return place;
+}
+
+/* Return the numbers of parts of an owner's memory by their places, a new reference; or NULL. */
+static PyObject *numbers_of(Gate *self, PyObject *owner)
+{
+    PyObject *key = PyLong_FromVoidPtr(owner);
+    PyObject *memory = key ? PyDict_GetItemWithError(self->owners, key) : NULL, *made = NULL;
+    if (memory) {
+        PyObject *reference = PyObject_GetAttr(memory, text_alive);
+        PyObject *alive = reference ? PyObject_CallObject(reference, NULL) : NULL;
+        PyObject *then = PyObject_GetAttr(memory, text_version), *now = PyObject_GetAttr(owner, text__version);
+        int is_same = then && now ? PyObject_RichCompareBool(then, now, Py_EQ) : 0;
+        if (alive != owner || !is_same)
+            memory = NULL;
+        Py_XDECREF(reference);
+        Py_XDECREF(alive);
+        Py_XDECREF(then);
+        Py_XDECREF(now);
+    }
+    if (!memory && key && !PyErr_Occurred()) {
+        memory = made = PyObject_CallFunctionObjArgs(self->memory_class, owner, NULL);
+        if (made && PyDict_SetItem(self->owners, key, made))
+            memory = NULL;
+    }
+    PyObject *numbers = memory && !PyErr_Occurred() ? PyObject_GetAttr(memory, text_numbers) : NULL;
+    Py_XDECREF(key);
+    Py_XDECREF(made);
+    return numbers;
+}
+
+/* Return what was measured of the memory that a view shows, or measure it; None: by Python. */
+static PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner)
+{
+    PyObject *place = place_of(self, view), *known = place ? find_draft(self->drafts, owner) : NULL;
+    if (!known || place == Py_None) {
+        Py_XDECREF(known);
+        Py_XDECREF(place);
+        return known ? Py_NewRef(Py_None) : NULL;
+    }
+    PyObject *measured = NULL;
+    if (known != Py_None) {
+        PyObject *whole = place_of(self, owner);
+        if (whole && PyObject_RichCompareBool(place, whole, Py_EQ) > 0)
+            measured = PyObject_GetAttr(known, text_measured);
+        Py_XDECREF(whole);
+    }
+    Py_DECREF(known);
+    if (!measured && !PyErr_Occurred()) {
+        PyObject *numbers = numbers_of(self, owner);
+        PyObject *found = numbers ? PyDict_GetItemWithError(numbers, place) : NULL;
+        measured = found ? Py_XNewRef(PyTuple_GetItem(found, 0)) : NULL;
+        if (numbers && !found && !PyErr_Occurred()) {
+            measured = measure(self, view);
+            PyObject *both = measured ? PyTuple_Pack(2, measured, Py_None) : NULL;
+            if (!both || PyDict_SetItem(numbers, place, both))
+                Py_CLEAR(measured);
+            Py_XDECREF(both);
+        }
+        Py_XDECREF(numbers);
+    }
+    Py_DECREF(place);
+    return measured;
+}
+
+/* Remember the draft of a tensor, unless nobody knows when that changes. */
+static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
+{
+    long long version = number_of(PyObject_GetAttr(draft, text_version));
+    if (version < 0)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *key = PyLong_FromVoidPtr(tensor);
+    int failed = !key || PyDict_SetItem(self->drafts, key, draft);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* Return the draft of a tensor that none is known of; by Python, unless it is plain. */
+static PyObject *draft_new(Gate *self, PyObject *tensor)
+{
+    int is_usual = PyDict_Size(self->drafts) < self->many ? (self->is_alone ? 1 : is_alone(self)) : 0;
+    if (is_usual > 0)
+        is_usual = looks_plain(tensor);
+    if (is_usual <= 0)
+        return is_usual < 0 ? NULL : draft_by_python(self, tensor);
+    PyObject *owner = PyObject_GetAttr(tensor, text__base), *measured = NULL, *checked = NULL;
+    if (owner && owner == Py_None && self->with_checksums)
+        checked = PyObject_CallMethodObjArgs(self->checksums, text_ask, tensor, NULL);
+    else if (owner)
+        checked = Py_NewRef(Py_None);
+    if (checked && owner == Py_None)
+        measured = measure(self, tensor);
+    else if (checked)
+        /* What a checksum is of has an order. */
+        measured = self->with_checksums ? Py_NewRef(Py_None) : measure_view(self, tensor, owner);
+    Py_XDECREF(owner);
+    if (!measured || measured == Py_None) {
+        Py_XDECREF(measured);
+        Py_XDECREF(checked);
+        return measured ? draft_by_python(self, tensor) : NULL;
+    }
+    PyObject *draft = make_draft(tensor, measured, checked);
+    Py_DECREF(measured);
+    Py_DECREF(checked);
+    if (draft && keep_draft(self, tensor, draft))
+        Py_CLEAR(draft);
+    return draft;
+}
+
+static PyObject *draft_tensor(Gate *self, PyObject *tensor)
+{
+    PyObject *known = find_draft(self->drafts, tensor);
+    if (!known || known == Py_None) {
+        Py_XDECREF(known);
+        return known ? draft_new(self, tensor) : NULL;
+    }
+    PyObject *then = PyObject_GetAttr(known, text_requires_grad);
+    PyObject *now = PyObject_GetAttr(tensor, text_requires_grad);
+    int is_same = then && now ? then == now : -1;
+    Py_XDECREF(then);
+    Py_XDECREF(now);
+    if (is_same > 0)
+        return known;
+    Py_DECREF(known);
+    return is_same < 0 ? NULL : draft_by_python(self, tensor);
+}
+
+static int is_tensor(Gate *self, PyObject *value)
+{
+    PyObject *kind = (PyObject *)Py_TYPE(value);
+    return kind == self->tensor_class || kind == self->parameter_class;
+}
+
+static PyObject *draft_value(Gate *self, PyObject *value)
+{
+    if (is_tensor(self, value))
+        return draft_tensor(self, value);
+    if (value == Py_None)
+        return Py_NewRef(Py_None);
+    if (PyLong_CheckExact(value)) {
+        PyObject *known = PyDict_GetItemWithError(self->known_ints, value);
+        if (known || PyErr_Occurred())
+            return Py_XNewRef(known);
+    }
+    return PyObject_CallFunctionObjArgs(self->describe, value, NULL);
+}
+
+/* Describe the values of a tuple or a list. */
+PyObject *draft_all(Gate *self, PyObject *values)
+{
+    int is_list = PyList_CheckExact(values);
+    Py_ssize_t count = is_list ? PyList_Size(values) : PyTuple_Size(values);
+    PyObject *drafts = count < 0 ? NULL : PyTuple_New(count);
+    for (Py_ssize_t i = 0; drafts && i < count; i++) {
+        PyObject *value = is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
+        PyObject *draft = value ? draft_value(self, value) : NULL;
+        if (!draft || PyTuple_SetItem(drafts, i, draft))
+            Py_CLEAR(drafts);
+    }
+    return drafts;
+}
+
+PyObject *draft_named(Gate *self, PyObject *values)
+{
+    PyObject *drafts = PyDict_New(), *key, *value;
+    Py_ssize_t at = 0;
+    while (drafts && values && PyDict_Next(values, &at, &key, &value)) {
+        PyObject *draft = draft_value(self, value);
+        if (!draft || PyDict_SetItem(drafts, key, draft))
+            Py_CLEAR(drafts);
+        Py_XDECREF(draft);
+    }
+    return drafts;
+}
+
+static int collect(Gate *self, PyObject *value, PyObject *tensors)
+{
+    if (is_tensor(self, value))
+        return PyList_Append(tensors, value);
+    if (value == Py_None || PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyBool_Check(value) ||
+        PyUnicode_CheckExact(value))
+        return 0;
+    PyObject *inside = PyObject_CallFunctionObjArgs(self->tensors_in, value, NULL);
+    Py_ssize_t end = PyList_Size(tensors);
+    int failed = !inside || PyList_SetSlice(tensors, end, end, inside);
+    Py_XDECREF(inside);
+    return failed;
+}
+
+/* Return the tensors in values in order, and by name. */
+PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named)
+{
+    PyObject *tensors = PyList_New(0), *key, *value;
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; tensors && i < PyTuple_Size(values); i++)
+        if (collect(self, PyTuple_GetItem(values, i), tensors))
+            Py_CLEAR(tensors);
+    while (tensors && named && PyDict_Next(named, &at, &key, &value))
+        if (collect(self, value, tensors))
+            Py_CLEAR(tensors);
+    return tensors;
+}
