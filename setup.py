@@ -6,7 +6,10 @@ setup(
     ext_modules=[
         Extension(
             "tensorprobe.metrics._kernel",
-            [f"src/tensorprobe/metrics/{name}.c" for name in ("_kernel", "_pair", "_errors")],
+            [
+                f"src/tensorprobe/metrics/{name}.c"
+                for name in ("_kernel", "_pair", "_errors", "_teamwork")
+            ],
             depends=["src/tensorprobe/metrics/_kernel.h", "src/tensorprobe/metrics/_pair_lanes.h"],
             # The stable ABI: one build serves every Python from 3.10 on.
             py_limited_api=True,

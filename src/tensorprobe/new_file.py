@@ -48,13 +48,15 @@ class HiddenFile:
 
     Attributes:
         descriptor: open for reading and writing.
+        hidden: the name that it has meanwhile.
 
     Raises:
         OSError: it cannot be made.
     """
 
     def __init__(self, folder: str) -> None:
-        self._hidden, self.descriptor = _open_hidden(folder)
+        self.hidden, self.descriptor = _open_hidden(folder)
+        self._is_open = True
 
     def publish(self, path: str | os.PathLike[str]) -> None:
         """Give the file its name.
@@ -63,27 +65,38 @@ class HiddenFile:
             OSError: as the system gave it; the file is gone then.
         """
         try:
-            os.close(self.descriptor)
-            os.replace(self._hidden, path)
+            self.close()
+            os.replace(self.hidden, path)
         except BaseException:
-            self._remove()
+            self.discard()
             raise
+
+    def close(self) -> None:
+        """Close what is written; somebody gives it its name.
+
+        Raises:
+            OSError: as the system gave it.
+        """
+        if self._is_open:
+            # Whatever close says, the descriptor is gone and may be somebody else's next.
+            self._is_open = False
+            os.close(self.descriptor)
 
     def discard(self) -> None:
         """Remove what was written."""
-        os.close(self.descriptor)
-        self._remove()
-
-    def _remove(self) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self._hidden)
+        try:
+            self.close()
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(self.hidden)
 
 
 def _open_hidden(folder: str) -> tuple[str, int]:
     """Create a file with a name of its own; short, as the final one may use all 255 bytes."""
     for attempt in itertools.count(1):
         # Not by pathlib: a step has hundreds of files, and this is as much work as a small one.
-        hidden = os.path.join(folder, f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}")
+        name = f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}"
+        hidden = f"{folder}/{name}" if folder else name
         try:
             # Readable too: a zip is not only appended to.
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -114,8 +114,9 @@ def test_every_killed_run_opens_and_holds_all_its_finished_records(killed: Kille
                 data = part.load(leaf.value)
                 assert data.shape == (number % 50,)
                 assert (data.array == number).all()
-        allowed = "the dump was not closed"
-        assert all(allowed in gap.problem for gap in part.gaps), part.gaps
+        # The system may stop a killed process in the middle of a write, where a page ends.
+        allowed = ("the dump was not closed", "is incomplete and left out")
+        assert all(any(a in gap.problem for a in allowed) for gap in part.gaps), part.gaps
 
 
 def test_no_file_has_its_final_name_before_it_is_whole(killed: Killed) -> None:

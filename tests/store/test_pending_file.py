@@ -30,7 +30,7 @@ class Losses(list[str]):
 
 def promise(folder: Path, losses: Losses, name: str = "a") -> PendingFile:
     frame = pt_frame(FLOAT, NUMBERS.shape)
-    return PendingFile(name, str(folder / "data"), f"{name}.pt", frame, losses)
+    return PendingFile(name, str(folder / "data"), f"{name}.pt", ".pt", frame, losses)
 
 
 def arrived() -> None:

@@ -12,6 +12,7 @@ from collections import deque
 
 import torch
 
+from tensorprobe.capture.teamwork import Teamwork
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.store.pending_file import PendingFile
@@ -46,6 +47,7 @@ class KeptData:
         *,
         checksum: int | None = None,
         same: PendingFile | None = None,
+        team: Teamwork | None = None,
     ) -> PendingFile | None:
         """Have a tensor written as it is now; returns its file, None if it can have none.
 
@@ -54,6 +56,7 @@ class KeptData:
             name: its value's name.
             checksum: the CRC-32 of its bytes, where that is known.
             same: the file of this very tensor, unchanged since, if it was kept before.
+            team: writes what the caller would write.
         """
         files = self._writer.tensor_files
         if files is None:
@@ -69,7 +72,9 @@ class KeptData:
         self._awaited.append(file)
         self.promised += 1
         if same is None:
-            self._transport.save(tensor, file)
+            self._transport.save(tensor, file, team)
+        elif team is None or not team.link(file, same):
+            file.follow(same)
         return file
 
     def poll(self) -> None:

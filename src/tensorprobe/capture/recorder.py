@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dis
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
+from tensorprobe.capture.teamwork import Teamwork
 from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
@@ -39,6 +41,8 @@ _MOST_PENDING = 4096
 # loses no more than these, of no more than so many seconds.
 _TOGETHER = 32
 _LONGEST_WAIT = 0.05
+# Where data are kept they are written beside the next file, should one come.
+_TOGETHER_WITH_TEAM = 2 * _TOGETHER
 # Numbers that are still on a device are not waited for, and while the host has records to make the
 # device has nothing to do: those records are best written when the host has made them all.
 _TOGETHER_ON_DEVICE = 1024
@@ -115,10 +119,19 @@ class Recorder:
         # When numbers were last looked for, and how many records have come since.
         self._looked = time.monotonic()
         self._unlooked = 0
+        self._owes_look = False
         self._counters: dict[str, itertools.count[int]] = {}
         self._with_checksums = config.summary_mode == "md5"
         self._drafts = DraftTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()
+        # Writes and measures the host's tensors, where their data are kept.
+        self._team = (
+            Teamwork.make(self._lock, self._statistics, self.forget_tensors)
+            if info.task == "tensor"
+            else None
+        )
+        # What values are described in; the data of several are best written together.
+        self.drafting: AbstractContextManager[Any] = self._team or self._lock
         self.failures = 0
         # What describes values in compiled code, while there is such a thing.
         self.gate: Any = None
@@ -140,7 +153,7 @@ class Recorder:
         gate = self.gate
         if gate is not None:
             return gate.draft_all((value,))[0]
-        with self._lock:
+        with self.drafting:
             return describe(value, self._draft_tensor, (name,))
 
     def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
@@ -149,7 +162,7 @@ class Recorder:
         if gate is not None and type(values) in (tuple, list):
             drafts: tuple[Drafted, ...] = gate.draft_all(values)
             return drafts
-        with self._lock:
+        with self.drafting:
             draft = self._draft_tensor
             if self.keeps_data is None:
                 return tuple(
@@ -170,7 +183,7 @@ class Recorder:
         if gate is not None and type(values) is dict:
             drafts: dict[str, Drafted] = gate.draft_named(values)
             return drafts
-        with self._lock:
+        with self.drafting:
             draft = self._draft_tensor
             return {
                 key: draft(value, (name, key))
@@ -223,11 +236,16 @@ class Recorder:
                 and (statistics.is_waiting or checksums.is_waiting)
             ):
                 return
-            self._look()
+            if self._team is None or self._unlooked > _TOGETHER_WITH_TEAM:
+                self._look()
+            elif not self._owes_look:
+                self._owes_look = True
+                self._team.owe(self._look)
 
     def _look(self) -> None:
         """Write what can be written of the records that have come."""
         self._unlooked, self._looked = 0, time.monotonic()
+        self._owes_look = False
         self._statistics.poll()
         self._checksums.poll()
         self._data.poll()
@@ -302,6 +320,8 @@ class Recorder:
                 self._write_ready()
             while self._checksums.fetch():
                 self._write_ready()
+            if self._team is not None:
+                self._team.settle()
             self._data.fetch()
             self._write_ready()
 
@@ -339,11 +359,11 @@ class Recorder:
         else:
             is_whole = tensor._base is None
             numbers = None if is_whole else drafts.find_numbers(tensor)
-        measured, checked = numbers or self._measure(tensor)
-        draft = make_draft(tensor, measured, checked)
-        if self.keeps_data is not None:
-            draft.file = self._keep_data(tensor, path, known, checked)
-            if draft.file is None and known is not None and known.file is not None:
+        if self.keeps_data is None:
+            draft = make_draft(tensor, *(numbers or self._measure(tensor)))
+        else:
+            draft = self._draft_kept(tensor, path, known, numbers)
+            if known is not None and known.file is not None and not known.file.is_lost:
                 # The next one whose data are wanted finds the file.
                 return draft
         drafts.keep(tensor, draft, has_place=is_whole or numbers is not None)
@@ -352,6 +372,26 @@ class Recorder:
     def _measure(self, tensor: torch.Tensor) -> Numbers:
         checked = self._checksums.ask(tensor) if self._with_checksums else None
         return self._statistics.ask(tensor), checked
+
+    def _draft_kept(
+        self,
+        tensor: torch.Tensor,
+        path: tuple[str, ...],
+        known: Draft | None,
+        numbers: Numbers | None,
+    ) -> Draft:
+        """Draft a tensor whose data may be wanted, too."""
+        if numbers is not None:
+            measured, checked = numbers
+            file = self._keep_data(tensor, path, known, checked)
+        else:
+            checked = self._checksums.ask(tensor) if self._with_checksums else None
+            # Its data first: where they must be put in order for it, that is done once.
+            file = self._keep_data(tensor, path, known, checked)
+            measured = (self._team or self._statistics).ask(tensor)
+        draft = make_draft(tensor, measured, checked)
+        draft.file = file
+        return draft
 
     def _keep_data(
         self,
@@ -366,4 +406,4 @@ class Recorder:
             return None
         checksum = None if checked is None else checked.value
         same = None if known is None else known.file
-        return self._data.keep(tensor, name, checksum=checksum, same=same)
+        return self._data.keep(tensor, name, checksum=checksum, same=same, team=self._team)

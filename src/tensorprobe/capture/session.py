@@ -114,10 +114,7 @@ class Session:
         self.is_paused = False
         self._inside_custom: set[int] = set()
         # Asked for every call, so they are looked up once.
-        self._wanted = {
-            "forward": self.calls.wants_direction("forward"),
-            "backward": self.calls.wants_direction("backward"),
-        }
+        self._wanted = {way: self.calls.wants_direction(way) for way in ("forward", "backward")}
         self._with_inputs = self.calls.wants_part("forward", "input")
         self._with_outputs = self.calls.wants_part("forward", "output")
         self._with_gradients_in = self.calls.wants_part("backward", "input")
@@ -485,8 +482,10 @@ class Session:
         if not self.calls.reach(name):
             return
         recorder = self.recorder
-        into = recorder.draft_all(of_outputs, f"{name}.input") if self._with_gradients_in else None
-        out = recorder.draft_all(of_inputs, f"{name}.output") if self._with_gradients_out else None
+        of_into, of_out = self._with_gradients_in, self._with_gradients_out
+        with recorder.drafting:
+            into = recorder.draft_all(of_outputs, f"{name}.input") if of_into else None
+            out = recorder.draft_all(of_inputs, f"{name}.output") if of_out else None
         above = None if parent is None else backward_of(parent)
         recorder.add(name, inputs=into, outputs=out, parent=above)
 

@@ -1,6 +1,7 @@
 """Bring tensors' bytes, as they are now, to their files without waiting for disk or device.
 
-    host:    where torch uses every core, the caller writes the file straight from the tensor
+    host:    where torch uses every core, the caller writes the file straight from the tensor, or
+             has its team do so
              else the bytes are copied into a buffer ─► a thread writes the file
     device:  a copy on a stream of its own into pinned buffers ─► a thread waits for it and writes
 
@@ -20,15 +21,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
+from tensorprobe.capture.teamwork import Teamwork
 from tensorprobe.cores import count_cores
 from tensorprobe.store.background import BackgroundWriter, Buffer, BufferPool
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.tensor_bytes import contiguous_bytes
-from tensorprobe.summary.host import memory_of, to_host
-from tensorprobe.tensor_data import TensorData
+from tensorprobe.summary.host import place_of, to_host, view_place
 
 __all__ = ["Lane", "TensorTransport"]
 
@@ -76,9 +76,16 @@ class TensorTransport:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._has_spare_core = has_spare_core
+        self._cores = count_cores()
 
-    def save(self, tensor: torch.Tensor, file: PendingFile) -> None:
-        """Take the bytes of a plain tensor as they are at this moment; the file comes soon."""
+    def save(self, tensor: torch.Tensor, file: PendingFile, team: Teamwork | None = None) -> None:
+        """Take the bytes of a plain tensor as they are at this moment; the file comes soon.
+
+        Args:
+            tensor: the tensor.
+            file: where they go.
+            team: writes what the caller would write.
+        """
         device = tensor.device
         if device.type != "cpu" and tensor.numel():
             lane = self._lane(device)
@@ -86,11 +93,14 @@ class TensorTransport:
                 self.save_through(lane, tensor, file)
                 return
         elif not self._can_write_aside():
-            memory = memory_of(tensor)
-            if memory is not None:
-                file.write(memory)
+            place = place_of(tensor)
+            if place is not None:
+                if team is None:
+                    file.write(view_place(*place))
+                else:
+                    team.write(file, *place, tensor)
                 return
-        self._save_host(to_host(tensor), file)
+        self._save_host(tensor, file, team)
 
     def save_through(self, lane: Lane, tensor: torch.Tensor, file: PendingFile) -> None:
         """Take the bytes of a plain tensor that has some, by way of a lane."""
@@ -108,6 +118,7 @@ class TensorTransport:
 
     def drain(self) -> None:
         """Return when every file is on the disk or lost."""
+        self._cores = count_cores()
         self._writer.drain()
 
     def release(self) -> None:
@@ -117,25 +128,30 @@ class TensorTransport:
             self._writer.drain()
             self._pool.clear()
 
-    def _save_host(self, data: TensorData, file: PendingFile) -> None:
-        size = data.nbytes
+    def _save_host(self, tensor: torch.Tensor, file: PendingFile, team: Teamwork | None) -> None:
+        size = tensor.numel() * tensor.element_size()
         buffer = self._pool.take(size) if size <= self._pool.largest else None
         if buffer is None:
-            file.write(contiguous_bytes(data))
+            file.write(contiguous_bytes(to_host(tensor)))
             return
         memory = buffer.memory[:size]
-        np.copyto(memory.view(data.array.dtype).reshape(data.shape), data.array)
+        # By torch, whose threads share it.
+        torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
         if self._can_write_aside():
             self._writer.submit(partial(self._write, file, memory, buffer))
         else:
             # It did not lie in order. Touching new memory would cost as much as writing it.
-            self._write(file, memory, buffer)
+            if team is None:
+                self._write(file, memory, buffer)
+            else:
+                give = partial(self._pool.give, buffer)
+                team.write(file, memory.ctypes.data, size, tensor, give)
 
     def _can_write_aside(self) -> bool:
         if self._has_spare_core is not None:
             return self._has_spare_core
         # Asked each time: a run may change it.
-        return torch.get_num_threads() < count_cores()
+        return torch.get_num_threads() < self._cores
 
     def _write(self, file: PendingFile, memory: Any, buffer: Buffer) -> None:
         try:

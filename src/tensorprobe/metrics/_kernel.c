@@ -11,7 +11,8 @@
  * The loops are plain C that compilers vectorise. Sums are taken in the same order on every
  * machine, without fused multiply-add: equal data give equal bits everywhere.
  *
- * Numbers about two arrays are in _pair.c; both files make one module.
+ * Numbers about two arrays are in _pair.c and _errors.c, and what several threads do at once in
+ * _teamwork.c; all these files make one module.
  */
 
 #include "_kernel.h"
@@ -490,6 +491,54 @@ static PyObject *build_extreme(const Statistics *statistics, const Type *type, i
     return PyFloat_FromDouble(double_of_rank(rank) + 0.0); /* -0.0 becomes 0.0 */
 }
 
+struct Measuring {
+    const char *source;
+    Py_ssize_t n;
+    const Type *type;
+    Statistics got;
+};
+
+static int parse_measuring(PyObject *const *args, Measuring *measuring)
+{
+    memset(measuring, 0, sizeof *measuring);
+    return parse_source(args, &measuring->source, &measuring->n) &&
+           (measuring->type = parse_type(args[2])) != NULL;
+}
+
+Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type)
+{
+    PyObject *const args[] = {address, n, type};
+    Measuring *measuring = PyMem_Malloc(sizeof *measuring);
+    if (measuring == NULL)
+        PyErr_NoMemory();
+    else if (!parse_measuring(args, measuring)) {
+        PyMem_Free(measuring);
+        measuring = NULL;
+    }
+    return measuring;
+}
+
+void run_measuring(Measuring *measuring)
+{
+    measure_elements(measuring->source, measuring->n, measuring->type, &measuring->got);
+}
+
+PyObject *tell_measuring(const Measuring *measuring)
+{
+    const Statistics *got = &measuring->got;
+    const Type *type = measuring->type;
+    double sums[UNIT_COUNT], squares[UNIT_COUNT];
+    for (int unit = 0; unit < UNIT_COUNT; unit++) {
+        sums[unit] = got->sums[unit].total + got->sums[unit].lost;
+        squares[unit] = got->squares[unit].total + got->squares[unit].lost;
+    }
+    return Py_BuildValue("LLLLNN(ddd)(ddd)", (long long)got->nans,
+                         (long long)got->positive_infinities, (long long)got->negative_infinities,
+                         (long long)got->zeros, build_extreme(got, type, got->max),
+                         build_extreme(got, type, got->min), sums[SMALL], sums[PLAIN], sums[BIG],
+                         squares[SMALL], squares[PLAIN], squares[BIG]);
+}
+
 PyDoc_STRVAR(measure_doc,
              "measure(address, n, type, /)\n--\n\n"
              "Return nans, +infinities, -infinities, zeros, max, min, sums, squares.\n\n"
@@ -499,28 +548,13 @@ PyDoc_STRVAR(measure_doc,
 static PyObject *measure(PyObject *self, PyObject *const *args, Py_ssize_t arg_count)
 {
     (void)self;
-    const char *source;
-    Py_ssize_t n;
-    const Type *type;
-    if (!check_argument_count(arg_count, 3) || !parse_source(args, &source, &n) ||
-        !(type = parse_type(args[2])))
+    Measuring measuring;
+    if (!check_argument_count(arg_count, 3) || !parse_measuring(args, &measuring))
         return NULL;
-    Statistics got;
-    memset(&got, 0, sizeof got);
     Py_BEGIN_ALLOW_THREADS
-    measure_elements(source, n, type, &got);
+    run_measuring(&measuring);
     Py_END_ALLOW_THREADS
-    double sums[UNIT_COUNT], squares[UNIT_COUNT];
-    for (int unit = 0; unit < UNIT_COUNT; unit++) {
-        sums[unit] = got.sums[unit].total + got.sums[unit].lost;
-        squares[unit] = got.squares[unit].total + got.squares[unit].lost;
-    }
-    return Py_BuildValue("LLLLNN(ddd)(ddd)", (long long)got.nans,
-                         (long long)got.positive_infinities, (long long)got.negative_infinities,
-                         (long long)got.zeros, build_extreme(&got, type, got.max),
-                         build_extreme(&got, type, got.min),
-                         sums[SMALL], sums[PLAIN], sums[BIG], squares[SMALL], squares[PLAIN],
-                         squares[BIG]);
+    return tell_measuring(&measuring);
 }
 
 PyDoc_STRVAR(histogram_doc,
@@ -593,6 +627,10 @@ static PyMethodDef METHODS[] = {
     {"measure_pair", (PyCFunction)(void (*)(void))measure_pair, METH_FASTCALL, measure_pair_doc},
     {"measure_errors", (PyCFunction)(void (*)(void))measure_errors, METH_FASTCALL,
      measure_errors_doc},
+#if defined(HAS_TEAMWORK)
+    {"measure_and_write", (PyCFunction)(void (*)(void))measure_and_write, METH_FASTCALL,
+     measure_and_write_doc},
+#endif
     {"pair_variants", pair_variants, METH_NOARGS, pair_variants_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -23,17 +23,17 @@
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 typedef unsigned int FloatMode;
-static FloatMode keep_denormals(void)
+static inline FloatMode keep_denormals(void)
 {
     FloatMode before = _mm_getcsr();
     _mm_setcsr(before & ~0x8040u); /* flush-to-zero, denormals-are-zero */
     return before;
 }
-static void restore_mode(FloatMode before) { _mm_setcsr(before); }
+static inline void restore_mode(FloatMode before) { _mm_setcsr(before); }
 #elif defined(__aarch64__)
 typedef uint64_t FloatMode;
-static void restore_mode(FloatMode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
-static FloatMode keep_denormals(void)
+static inline void restore_mode(FloatMode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
+static inline FloatMode keep_denormals(void)
 {
     FloatMode before;
     __asm__ volatile("mrs %0, fpcr" : "=r"(before));
@@ -42,8 +42,8 @@ static FloatMode keep_denormals(void)
 }
 #else
 typedef int FloatMode;
-static FloatMode keep_denormals(void) { return 0; }
-static void restore_mode(FloatMode before) { (void)before; }
+static inline FloatMode keep_denormals(void) { return 0; }
+static inline void restore_mode(FloatMode before) { (void)before; }
 #endif
 
 /* --- values: any element as a double ----------------------------------------------------------*/
@@ -128,12 +128,26 @@ static inline double double_of_int64(int64_t x)
     return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
 }
 
-/* --- Python: what _pair.c adds to the module ---------------------------------------------------*/
+/* --- one array to be measured: begun and told with the interpreter, run without it --------------*/
+
+typedef struct Measuring Measuring;
+Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type); /* PyMem_Free ends it */
+void run_measuring(Measuring *measuring);
+PyObject *tell_measuring(const Measuring *measuring);
+
+/* --- Python: what the other files add to the module --------------------------------------------*/
 
 int check_argument_count(Py_ssize_t got, Py_ssize_t wanted);
 PyObject *measure_pair(PyObject *self, PyObject *const *args, Py_ssize_t arg_count);
 PyObject *pair_variants(PyObject *self, PyObject *unused);
 PyObject *measure_errors(PyObject *self, PyObject *const *args, Py_ssize_t arg_count);
 extern const char measure_pair_doc[], pair_variants_doc[], measure_errors_doc[];
+
+/* Files are written with what POSIX has. */
+#if defined(__unix__) || defined(__APPLE__)
+#define HAS_TEAMWORK
+PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t arg_count);
+extern const char measure_and_write_doc[];
+#endif
 
 #endif

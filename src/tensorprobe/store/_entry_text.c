@@ -23,8 +23,8 @@ static PyObject *heads;
 #define MOST_HEADS 4096
 
 #define TEXTS(X)                                                                                     \
-    X(_text) X(file) X(measured) X(numbers) X(dtype) X(shape) X(requires_grad) X(checked) X(value)   \
-    X(inputs) X(kwargs) X(outputs) X(parameters) X(is_recompute)
+    X(_text) X(data_name) X(file) X(measured) X(numbers) X(dtype) X(shape) X(requires_grad)          \
+    X(checked) X(value) X(inputs) X(kwargs) X(outputs) X(parameters) X(is_recompute)
 #define DECLARE(text) static PyObject *text_##text;
 TEXTS(DECLARE)
 
@@ -129,6 +129,35 @@ static int put_checksum(Text *text, PyObject *draft)
     return put(text, digits, (size_t)count);
 }
 
+static int is_quoted_as_it_is(const char *bytes)
+{
+    while (*bytes >= ' ' && *bytes < 0x7F && *bytes != '"' && *bytes != '\\')
+        bytes++;
+    return !*bytes;
+}
+
+/* A file may be lost, and has no name then. */
+static int put_data_name(Text *text, PyObject *file)
+{
+    PyObject *name = file == Py_None ? Py_NewRef(Py_None) : PyObject_GetAttr(file, text_data_name);
+    if (!name || name == Py_None) {
+        Py_XDECREF(name);
+        return name ? 0 : -1;
+    }
+    Py_ssize_t count;
+    const char *bytes = PyUnicode_AsUTF8AndSize(name, &count);
+    int failed = !bytes || PUT(text, ", \"data_name\": ");
+    if (!failed && is_quoted_as_it_is(bytes)) {
+        failed = PUT(text, "\"") || put(text, bytes, (size_t)count) || PUT(text, "\"");
+    } else if (!failed) {
+        PyObject *quoted = PyObject_CallFunctionObjArgs(key_text, name, NULL);
+        failed = put_object(text, quoted);
+        Py_XDECREF(quoted);
+    }
+    Py_DECREF(name);
+    return failed;
+}
+
 static int put_numbers(Text *text, PyObject *draft, PyObject *numbers)
 {
     static const char *const between[] = {", \"Min\": ", ", \"Mean\": ", ", \"Norm\": "};
@@ -151,12 +180,12 @@ static Outcome put_draft(Text *text, PyObject *draft)
     PyObject *with_gradient = PyObject_GetAttr(draft, text_requires_grad);
     Outcome outcome = FAILED;
     if (file && numbers && with_gradient) {
-        int is_usual = file == Py_None && are_usual(numbers) && PyBool_Check(with_gradient);
+        int is_usual = are_usual(numbers) && PyBool_Check(with_gradient);
         outcome = is_usual ? DONE : UNUSUAL;
         if (is_usual && (put_numbers(text, draft, numbers) ||
                          (with_gradient == Py_True ? PUT(text, ", \"requires_grad\": true")
                                                    : PUT(text, ", \"requires_grad\": false")) ||
-                         put_checksum(text, draft) || PUT(text, "}")))
+                         put_data_name(text, file) || put_checksum(text, draft) || PUT(text, "}")))
             outcome = FAILED;
     }
     Py_XDECREF(file);

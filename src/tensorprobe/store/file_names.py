@@ -29,10 +29,12 @@ def file_name_of(name: str, suffix: str) -> str:
     >>> file_name_of("loss/a.0.debug", ".pt")
     'loss_a.0.debug~4cf4c32e.pt'
     """
-    safe = name.replace("/", "_").replace("\0", "_")
     room = _LONGEST_FILE_NAME - len(suffix)
-    if safe == name and len(os.fsencode(name)) <= room:
+    is_safe = "/" not in name and "\0" not in name
+    # Asked of every value whose data are kept.
+    if is_safe and (len(name) if name.isascii() else len(os.fsencode(name))) <= room:
         return name + suffix
+    safe = name.replace("/", "_").replace("\0", "_")
     # The checksum keeps two names apart that read the same once they are changed.
     mark = f"~{zlib.crc32(os.fsencode(name)):08x}"
     shortened = os.fsencode(safe)[: room - len(mark)].decode(errors="ignore")

@@ -27,12 +27,14 @@ class PendingFile:
         name: the value's name, for messages.
         folder: where the file goes.
         data_name: what it will be called there.
+        suffix: what that ends with.
         frame: the bytes before and after the tensor's own.
         lose: told when it cannot be written.
 
     Attributes:
         is_done: whether nothing more will happen to it.
         data_name: the file's name; None until it is there, and for good if it is lost.
+        suffix: the ending of that name.
     """
 
     __slots__ = (
@@ -49,14 +51,22 @@ class PendingFile:
         "_promised_name",
         "data_name",
         "is_done",
+        "suffix",
     )
 
     def __init__(
-        self, name: str, folder: str, data_name: str, frame: tuple[bytes, bytes], lose: Lose
+        self,
+        name: str,
+        folder: str,
+        data_name: str,
+        suffix: str,
+        frame: tuple[bytes, bytes],
+        lose: Lose,
     ) -> None:
         self._name = name
         self._folder = folder
         self._promised_name = data_name
+        self.suffix = suffix
         self._path = f"{folder}/{data_name}"
         self._frame = frame
         self._lose = lose
@@ -73,11 +83,6 @@ class PendingFile:
         """Whether it is known that the file will not be there."""
         return self.is_done and self.data_name is None
 
-    @property
-    def suffix(self) -> str:
-        """The ending of the file's name."""
-        return os.path.splitext(self._promised_name)[1]
-
     def write(self, content: Piece) -> None:
         """Write the whole file now."""
         header, trailer = self._frame
@@ -93,6 +98,72 @@ class PendingFile:
             self._end(err)
         else:
             self._end(None)
+
+    @property
+    def frame(self) -> tuple[bytes, bytes]:
+        """What stands before and after the tensor's bytes."""
+        return self._frame
+
+    def open_ahead(self) -> HiddenFile:
+        """Return a file that is open, for `open` of another one of the same folder.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        return HiddenFile(self._folder)
+
+    def open(self, ahead: HiddenFile | None = None) -> int | None:
+        """Return the descriptor for somebody who writes the whole file, and calls `close` then.
+
+        None if the file is lost.
+
+        Args:
+            ahead: what `open_ahead` returned, to be used.
+        """
+        self._hidden = ahead
+        try:
+            return self._open().descriptor
+        except OSError as err:
+            self.fail(err)
+            return None
+
+    def close(self, error: int) -> bool:
+        """End what `open` began; returns whether the file is written and wants its name.
+
+        Args:
+            error: the number of the system's error, 0 without any.
+        """
+        try:
+            if error:
+                raise OSError(error, os.strerror(error))
+            assert self._hidden is not None, "opened before"
+            self._hidden.close()
+        except OSError as err:
+            self.fail(err)
+            return False
+        return True
+
+    def naming(self, source: PendingFile | None) -> tuple[bool, str, str]:
+        """Return how it gets its name: whether it is a second one, from what, to what.
+
+        Args:
+            source: whose second name it is; None for a file that was written and closed.
+        """
+        if source is not None:
+            return True, source._path, self._path
+        assert self._hidden is not None, "written before"
+        return False, self._hidden.hidden, self._path
+
+    def end_naming(self, source: PendingFile | None, error: int) -> None:
+        """Say that somebody did what `naming` told; `error` as for `close`."""
+        if not error:
+            self._hidden = None
+            self._end(None)
+        elif source is not None:
+            # No hard links here, or it is the first that is missing.
+            self.follow(source)
+        else:
+            self.fail(OSError(error, os.strerror(error)))
 
     def expect_parts(self, count: int) -> None:
         """Say how many parts will come; the last of them, in time, completes the file."""
@@ -152,13 +223,18 @@ class PendingFile:
 
     def fail(self, err: Exception) -> None:
         """Give the file up."""
-        self._end(err)
+        self._error = err
+        self._complete()
 
     def _open(self) -> HiddenFile:
         with self._lock:
             if self._hidden is None:
-                os.makedirs(self._folder, exist_ok=True)
-                self._hidden = HiddenFile(self._folder)
+                try:
+                    self._hidden = HiddenFile(self._folder)
+                except FileNotFoundError:
+                    # The first of its folder.
+                    os.makedirs(self._folder, exist_ok=True)
+                    self._hidden = HiddenFile(self._folder)
             return self._hidden
 
     def _complete(self) -> None:

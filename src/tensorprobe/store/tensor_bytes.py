@@ -24,7 +24,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.dtypes import DType
+from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.errors import TensorFileError
 from tensorprobe.new_file import new_file
 from tensorprobe.tensor_data import TensorData
@@ -69,7 +69,7 @@ def pt_frame(
     """Return what comes before and after a tensor's bytes in its `.pt` file."""
     # Nobody checks this number: torch ignores it, and with it a file takes ten times as long to
     # write (DESIGN, decision 8). Hence 0, as torch.serialization.set_crc32_options(False) has it.
-    return _frame_tensor(dtype, shape, checksum or 0)
+    return _frame_tensor(dtype.name, shape, checksum or 0)
 
 
 def npy_pieces(data: TensorData) -> list[Piece]:
@@ -199,8 +199,9 @@ _SIZE64 = Struct("<Q")
 
 # The steps of a training repeat their shapes, and to lay one out takes 50 microseconds.
 @lru_cache(maxsize=1024)
-def _frame_tensor(dtype: DType, shape: tuple[int, ...], checksum: int) -> tuple[bytes, bytes]:
+def _frame_tensor(name: str, shape: tuple[int, ...], checksum: int) -> tuple[bytes, bytes]:
     """Return what comes before and after the elements of a tensor in its `.pt` file."""
+    dtype = DTYPES[name]
     nbytes = math.prod(shape) * dtype.itemsize
     archive = _Archive()
     archive.add("data.pkl", _pickle_tensor(dtype, shape))

@@ -71,16 +71,13 @@ class TensorFiles:
         return self._take(name, suffix, frame)
 
     def promise_link(self, name: str, source: PendingFile) -> PendingFile | None:
-        """Return a second name of a file, written or not; None if that name is taken.
+        """Return what may become a second name of a file; None if that name is taken.
 
         Args:
             name: the new value's name.
-            source: the file of the same data.
+            source: the file of the same data, which it has to follow.
         """
-        linked = self._take(name, source.suffix)
-        if linked is not None:
-            linked.follow(source)
-        return linked
+        return self._take(name, source.suffix)
 
     def save(self, name: str, data: TensorData, *, checksum: int | None = None) -> str | None:
         """Write a tensor's data now; returns the file's name, or None if it is lost."""
@@ -108,4 +105,4 @@ class TensorFiles:
         if not self.names.take(data_name):
             self._lose(f"the data of {name}, which came a second time,", None)
             return None
-        return PendingFile(name, self._folder, data_name, frame, self._lose)
+        return PendingFile(name, self._folder, data_name, suffix, frame, self._lose)

@@ -233,7 +233,7 @@ class DumpWriter:
     @property
     def tensor_files(self) -> TensorFiles | None:
         """What makes this dump's data files, for whoever writes them later; None if none can be."""
-        if self._is_mine:
+        if self._claim is not None and in_process(self._process):
             return self._files
         self._refuse()
         return None

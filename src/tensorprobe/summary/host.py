@@ -12,7 +12,16 @@ import torch
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["PLAIN_DTYPES", "fetch", "from_host", "is_plain", "memory_of", "send", "to_host"]
+__all__ = [
+    "PLAIN_DTYPES",
+    "fetch",
+    "from_host",
+    "is_plain",
+    "place_of",
+    "send",
+    "to_host",
+    "view_place",
+]
 
 # What numpy lacks is looked at through an integer of the same size.
 _LENS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -74,15 +83,16 @@ def to_host(tensor: torch.Tensor) -> TensorData:
     return TensorData(dtype, bits.cpu().numpy().view(dtype.carrier))
 
 
-def memory_of(tensor: torch.Tensor) -> memoryview | None:
-    """Return a plain tensor's own memory, if that is on the host and holds its elements in C order.
-
-    The caller keeps the tensor while it looks.
-    """
+def place_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Return where a plain tensor's bytes are, and how many, if they are on the host in C order."""
     if not (tensor.is_cpu and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
         return None
-    size = tensor.numel() * tensor.element_size()
-    view: memoryview = _view_memory(tensor.data_ptr(), size, _WRITABLE)
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def view_place(address: int, size: int) -> memoryview:
+    """Return bytes as they are in memory; the caller keeps what they belong to."""
+    view: memoryview = _view_memory(address, size, _WRITABLE)
     return view
 
 
@@ -183,6 +193,6 @@ def _look_at(tensor: torch.Tensor, dtype: DType) -> npt.NDArray[Any]:
     if not tensor.numel():
         return np.empty(shape, dtype.carrier)
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    memory = _view_memory(tensor.data_ptr(), (last + 1) * dtype.itemsize, _WRITABLE)
+    memory = view_place(tensor.data_ptr(), (last + 1) * dtype.itemsize)
     in_bytes = tuple(stride * dtype.itemsize for stride in strides)
     return np.ndarray(shape, dtype.carrier, memory, 0, in_bytes)

@@ -27,7 +27,7 @@ except ImportError:
     # No Triton here: torch's own operations measure, in a few passes.
     _gpu = None
 
-__all__ = ["Four", "Measured", "StatisticsQueue"]
+__all__ = ["Four", "Measured", "StatisticsQueue", "numbers_of", "plan_on_host"]
 
 Four = tuple[Number | None, Number | None, Number | None, Number | None]
 _NOTHING: Four = (None, None, None, None)
@@ -147,20 +147,51 @@ def _measure_small(tensor: torch.Tensor) -> Four | None:
 
     Most tensors of a step are small, and then the way to the kernel is what costs.
     """
-    name = _KERNEL_NAMES.get(tensor.dtype)
     kernel = _kernel()
+    plan = None if kernel is None else plan_on_host(tensor)
+    if plan is None:
+        return None
+    address, count, name, _ = plan
+    return numbers_of(kernel.measure(address, count, name), count, name)
+
+
+def plan_on_host(
+    tensor: torch.Tensor, ordered: int | None = None
+) -> tuple[int, int, str, object] | None:
+    """Return what the kernel measures a tensor by: address, count and type of its elements.
+
+    The fourth is what the memory belongs to. None if the kernel alone is not enough.
+
+    Args:
+        tensor: a plain tensor.
+        ordered: where its elements lie in C order, if that is known.
+    """
+    name = _KERNEL_NAMES.get(tensor.dtype)
     count = tensor.numel()
+    if name is None or not tensor.is_cpu or not tensor.ndim or not 0 < count <= _SMALL:
+        return None
     # Memory of a view that negates does not hold its numbers.
-    if kernel is None or name is None or count > _SMALL or tensor.is_neg():
+    if tensor.is_neg():
         return None
     if not tensor.is_contiguous():
         layout = merged_layout(tensor)
         # Numbers have no order: a permuted tensor is read as it lies in memory.
         if len(layout) != 1 or layout[0][0] != 1:
+            if ordered is not None:
+                return ordered, count, name, None
             tensor = tensor.detach().contiguous()
-    nans, above, below, zeros, high, low, sums, squares = kernel.measure(
-        tensor.data_ptr(), count, name
-    )
+    return tensor.data_ptr(), count, name, tensor
+
+
+def numbers_of(found: Any, count: int, name: str) -> Four | None:
+    """Return the four numbers of what the kernel found; None if it takes more than the kernel.
+
+    Args:
+        found: what `measure` returned.
+        count: of the elements.
+        name: of their type.
+    """
+    nans, above, below, zeros, high, low, sums, squares = found
     # Squares that float64 cannot hold stand in units of their own.
     if squares[0] or squares[2]:
         return None

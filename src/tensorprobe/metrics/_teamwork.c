@@ -1,0 +1,266 @@
+/* Measure arrays, write files and name them at the same time, with the threads torch computes with.
+ *
+ *     caller:        names -> arrays -> files -> what Python has to do beside it
+ *     other threads: files -> names -> arrays
+ *
+ * Why torch's threads: between two operations they wait without leaving their cores, so a thread of
+ * our own would share a core with one that does nothing. They are reached through the function that
+ * compilers call for `#pragma omp parallel`. One file is not written by two threads: the system lets
+ * only one of them in.
+ */
+
+#include "_kernel.h"
+
+#if defined(HAS_TEAMWORK)
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* Below so many bytes the team takes longer to come together than to do the work. */
+#define WORTH_A_TEAM (1 << 16)
+
+typedef void (*Region)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
+
+typedef struct {
+    int descriptor, error;
+    struct iovec pieces[3]; /* what stands before the content, the content, what stands after it */
+} Writing;
+
+/* A file gets its name, or another one. */
+typedef struct {
+    int is_second, error;
+    PyObject *old, *path; /* bytes without a zero inside */
+} Naming;
+
+typedef struct {
+    Writing *writings;
+    Naming *namings;
+    Measuring **measurings;
+    Py_ssize_t writing_count, naming_count, measuring_count;
+    /* The next file; and of the other jobs, of which all names are the first. */
+    Py_ssize_t next_file, next_other;
+    size_t bytes;
+    /* What the caller does in Python, and what it needs for that. */
+    PyObject *meanwhile;
+    unsigned long caller;
+    PyThreadState *state;
+} Work;
+
+static void run_writing(Writing *writing)
+{
+    struct iovec *piece = writing->pieces, *end = piece + 3;
+    for (;;) {
+        while (piece < end && piece->iov_len == 0)
+            piece++;
+        if (piece == end)
+            return;
+        ssize_t written = writev(writing->descriptor, piece, (int)(end - piece));
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0) {
+            writing->error = written < 0 ? errno : EIO;
+            return;
+        }
+        for (size_t left = (size_t)written; left > 0;) {
+            size_t part = left < piece->iov_len ? left : piece->iov_len;
+            piece->iov_base = (char *)piece->iov_base + part;
+            piece->iov_len -= part;
+            left -= part;
+            if (piece->iov_len == 0)
+                piece++;
+        }
+    }
+}
+
+/* In this order: a file has to have its first name before it gets a second. */
+static void run_namings(Naming *namings, Py_ssize_t count)
+{
+    for (Naming *naming = namings; naming < namings + count; naming++) {
+        const char *old = PyBytes_AsString(naming->old), *path = PyBytes_AsString(naming->path);
+        int failed = naming->is_second ? link(old, path) : rename(old, path);
+        naming->error = failed ? errno : 0;
+    }
+}
+
+static int take_file(Work *work)
+{
+    Py_ssize_t next = __atomic_fetch_add(&work->next_file, 1, __ATOMIC_RELAXED);
+    if (next < work->writing_count)
+        run_writing(&work->writings[next]);
+    return next < work->writing_count;
+}
+
+static int take_other(Work *work)
+{
+    Py_ssize_t next = __atomic_fetch_add(&work->next_other, 1, __ATOMIC_RELAXED);
+    if (next == 0)
+        run_namings(work->namings, work->naming_count);
+    else if (next <= work->measuring_count)
+        run_measuring(work->measurings[next - 1]);
+    return next <= work->measuring_count;
+}
+
+/* What every thread of the team does. */
+static void take_jobs(void *data)
+{
+    Work *work = data;
+    if (PyThread_get_thread_ident() != work->caller) {
+        while (take_file(work) || take_other(work))
+            ;
+        return;
+    }
+    while (take_other(work) || take_file(work))
+        ;
+    PyEval_RestoreThread(work->state);
+    /* Should it fail, that is seen once all are done. */
+    PyObject *answer = PyObject_CallObject(work->meanwhile, NULL);
+    Py_XDECREF(answer);
+    work->state = PyEval_SaveThread();
+}
+
+static int parse_writing(PyObject *fields, Work *work, Writing *writing)
+{
+    PyObject *header, *address, *trailer;
+    Py_ssize_t size, length;
+    char *text;
+    if (!PyArg_ParseTuple(fields, "iSOnS", &writing->descriptor, &header, &address, &size, &trailer))
+        return 0;
+    void *content = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred())
+        return 0;
+    if (size < 0 || (size > 0 && content == NULL)) {
+        PyErr_Format(PyExc_ValueError, "got %zd bytes at address %p", size, content);
+        return 0;
+    }
+    /* The caller's list holds the header and the trailer. */
+    if (PyBytes_AsStringAndSize(header, &text, &length) < 0)
+        return 0;
+    writing->pieces[0] = (struct iovec){text, (size_t)length};
+    writing->pieces[1] = (struct iovec){content, (size_t)size};
+    if (PyBytes_AsStringAndSize(trailer, &text, &length) < 0)
+        return 0;
+    writing->pieces[2] = (struct iovec){text, (size_t)length};
+    writing->error = 0;
+    work->bytes += (size_t)size;
+    return 1;
+}
+
+static int parse_naming(PyObject *fields, Naming *naming)
+{
+    return PyArg_ParseTuple(fields, "pO&O&", &naming->is_second, PyUnicode_FSConverter, &naming->old,
+                            PyUnicode_FSConverter, &naming->path);
+}
+
+static int parse_work(PyObject *measurings, PyObject *writings, PyObject *namings, Work *work)
+{
+    for (Py_ssize_t i = 0; i < work->writing_count; i++) {
+        PyObject *fields = PyList_GetItem(writings, i);
+        if (fields == NULL || !parse_writing(fields, work, &work->writings[i]))
+            return 0;
+    }
+    for (Py_ssize_t i = 0; i < work->naming_count; i++) {
+        PyObject *fields = PyList_GetItem(namings, i);
+        if (fields == NULL || !parse_naming(fields, &work->namings[i]))
+            return 0;
+    }
+    for (Py_ssize_t i = 0; i < work->measuring_count; i++) {
+        PyObject *fields = PyList_GetItem(measurings, i), *address, *n, *type;
+        if (fields == NULL || !PyArg_ParseTuple(fields, "OOO", &address, &n, &type) ||
+            !(work->measurings[i] = begin_measuring(address, n, type)))
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *tell_measurings(const Work *work)
+{
+    PyObject *found = PyList_New(work->measuring_count);
+    for (Py_ssize_t i = 0; found != NULL && i < work->measuring_count; i++) {
+        PyObject *one = tell_measuring(work->measurings[i]);
+        if (one == NULL || PyList_SetItem(found, i, one) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *tell_errors(const int *first, size_t distance, Py_ssize_t count)
+{
+    PyObject *errors = PyList_New(count);
+    for (Py_ssize_t i = 0; errors != NULL && i < count; i++) {
+        int number = *(const int *)((const char *)first + (size_t)i * distance);
+        PyObject *error = PyLong_FromLong(number);
+        if (error == NULL || PyList_SetItem(errors, i, error) < 0)
+            Py_CLEAR(errors);
+    }
+    return errors;
+}
+
+static PyObject *tell_work(const Work *work)
+{
+    PyObject *found = tell_measurings(work);
+    PyObject *written =
+        tell_errors(&work->writings->error, sizeof *work->writings, work->writing_count);
+    PyObject *named = tell_errors(&work->namings->error, sizeof *work->namings, work->naming_count);
+    if (found != NULL && written != NULL && named != NULL)
+        return Py_BuildValue("NNN", found, written, named);
+    Py_XDECREF(found);
+    Py_XDECREF(written);
+    Py_XDECREF(named);
+    return NULL;
+}
+
+const char measure_and_write_doc[] =
+    "measure_and_write(region, measurings, writings, namings, meanwhile, /)\n--\n\n"
+    "Do at the same time: measure arrays, a list of what `measure` takes; write files, a list of\n"
+    "(descriptor, header, address of the content, its size, trailer); and give other files names, a\n"
+    "list of (whether it is a second name, old path, new path), one after the other. The caller\n"
+    "calls `meanwhile` as soon as nothing else is left for it. Returns what `measure` would, and the\n"
+    "error numbers of writing and of naming, 0 where it was done.\n\n"
+    "`region` is the address of GOMP_parallel, or 0 where one thread shall do it all.";
+
+PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t arg_count)
+{
+    (void)self;
+    if (!check_argument_count(arg_count, 5))
+        return NULL;
+    Region region = (Region)PyLong_AsVoidPtr(args[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    Work work = {.measuring_count = PyList_Size(args[1]),
+                 .writing_count = PyList_Size(args[2]),
+                 .naming_count = PyList_Size(args[3]),
+                 .meanwhile = args[4],
+                 .caller = PyThread_get_thread_ident()};
+    if (PyErr_Occurred())
+        return NULL;
+    work.writings = PyMem_Calloc((size_t)work.writing_count, sizeof *work.writings);
+    work.namings = PyMem_Calloc((size_t)work.naming_count, sizeof *work.namings);
+    work.measurings = PyMem_Calloc((size_t)work.measuring_count, sizeof *work.measurings);
+    PyObject *told = NULL;
+    if (work.writings == NULL || work.namings == NULL || work.measurings == NULL)
+        PyErr_NoMemory();
+    else if (parse_work(args[1], args[2], args[3], &work)) {
+        work.state = PyEval_SaveThread();
+        /* As many threads as torch uses: for another number the team would be made anew. */
+        if (region != NULL && work.bytes >= WORTH_A_TEAM)
+            region(take_jobs, &work, 0, 0);
+        else
+            take_jobs(&work);
+        PyEval_RestoreThread(work.state);
+        told = PyErr_Occurred() ? NULL : tell_work(&work);
+    }
+    for (Py_ssize_t i = 0; work.measurings != NULL && i < work.measuring_count; i++)
+        PyMem_Free(work.measurings[i]);
+    for (Py_ssize_t i = 0; work.namings != NULL && i < work.naming_count; i++) {
+        Py_XDECREF(work.namings[i].old);
+        Py_XDECREF(work.namings[i].path);
+    }
+    PyMem_Free(work.measurings);
+    PyMem_Free(work.namings);
+    PyMem_Free(work.writings);
+    return told;
+}
+
+#endif

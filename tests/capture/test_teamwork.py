@@ -1,0 +1,268 @@
+"""Torch's threads measure and write together what one thread would one after the other."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tensorprobe.capture import PrecisionDebugger, teamwork
+from tensorprobe.metrics.kernel import load_kernel
+from tensorprobe.store.pending_file import PendingFile
+
+kernel: Any = load_kernel()
+pytestmark = pytest.mark.skipif(
+    not hasattr(kernel, "measure_and_write"), reason="nothing is compiled here"
+)
+
+
+def no_chore() -> None:
+    """Nothing to do meanwhile."""
+
+
+@pytest.fixture(params=["torch's threads", "one thread"])
+def region(request: pytest.FixtureRequest) -> int:
+    if request.param == "one thread":
+        return 0
+    if not teamwork._region():
+        pytest.skip("this torch has no OpenMP that is known here")
+    return teamwork._region()
+
+
+def test_numbers_files_and_names(tmp_path: Path, region: int) -> None:
+    tensors = [torch.randn(300, 300) * number for number in range(1, 9)]
+    descriptors = [
+        os.open(tmp_path / f"hidden{number}", os.O_CREAT | os.O_WRONLY) for number in range(8)
+    ]
+    (tmp_path / "old").write_bytes(b"before")
+    chores = []
+    found, written, named = kernel.measure_and_write(
+        region,
+        [(tensor.data_ptr(), tensor.numel(), "float32") for tensor in tensors],
+        [
+            (descriptor, b"head", tensor.data_ptr(), tensor.nbytes, b"tail")
+            for tensor, descriptor in zip(tensors, descriptors, strict=True)
+        ],
+        [
+            (False, str(tmp_path / "old"), str(tmp_path / "new")),
+            (True, str(tmp_path / "new"), str(tmp_path / "second")),
+            (True, str(tmp_path / "missing"), str(tmp_path / "third")),
+        ],
+        lambda: chores.append("done"),
+    )
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert found == [kernel.measure(t.data_ptr(), t.numel(), "float32") for t in tensors]
+    assert written == [0] * 8
+    for number, tensor in enumerate(tensors):
+        content = b"head" + tensor.numpy().tobytes() + b"tail"
+        assert (tmp_path / f"hidden{number}").read_bytes() == content
+    assert named == [0, 0, errno.ENOENT]
+    assert (tmp_path / "second").read_bytes() == b"before" and not (tmp_path / "old").exists()
+    assert chores == ["done"]
+
+
+def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, region: int) -> None:
+    tensor = torch.randn(1 << 18)
+    reading = os.open(__file__, os.O_RDONLY)
+    writing = os.open(tmp_path / "a", os.O_CREAT | os.O_WRONLY)
+    jobs = [(fd, b"", tensor.data_ptr(), tensor.nbytes, b"") for fd in (reading, writing)]
+    _, written, _ = kernel.measure_and_write(region, [], jobs, [], no_chore)
+    os.close(reading)
+    os.close(writing)
+    assert written == [errno.EBADF, 0]
+    assert (tmp_path / "a").stat().st_size == tensor.nbytes
+
+
+def test_a_chore_that_fails_is_told_when_the_files_are_written(tmp_path: Path, region: int) -> None:
+    tensor = torch.randn(1 << 18)
+    descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_WRONLY)
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    job = (descriptor, b"", tensor.data_ptr(), tensor.nbytes, b"")
+    with pytest.raises(KeyboardInterrupt):
+        kernel.measure_and_write(region, [], [job], [], fail)
+    os.close(descriptor)
+    assert (tmp_path / "a").stat().st_size == tensor.nbytes
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ([(0, 5, "float32")], [], []),
+        ([(1, 5)], [], []),
+        ([(ctypes.addressof(ctypes.c_long()), 1, "float3")], [], []),
+        ([], [(1, b"", 0, 5, b"")], []),
+        ([], [(1, "", 0, 0, b"")], []),
+        ([], [], [(False, "a\0b", "c")]),
+        ([], [], [(False, "a")]),
+        ((), [], []),
+    ],
+)
+def test_wrong_work_is_refused_before_any_is_done(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, ValueError, SystemError)):
+        kernel.measure_and_write(0, *arguments, no_chore)
+
+
+class Model(nn.Module):
+    """Parts of tensors, a parameter used twice, an in-place call, and a result without numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 192)
+        self.second = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b, c = self.first(x).chunk(3, dim=-1)
+        scores = (a @ b.transpose(-2, -1)).softmax(-1) @ c
+        scores = self.second(self.second(scores).relu_()).t().contiguous()
+        total: torch.Tensor = (scores * scores)[::2, ::3].sum()
+        return total + x[:, :0].sum() + (x[0, :3] * 1e-320).sum()
+
+
+def capture(folder: Path, **settings: Any) -> None:
+    torch.manual_seed(1)
+    model = Model().double()
+    debugger = PrecisionDebugger(task="tensor", dump_path=folder, level="mix", **settings)
+    for _ in range(2):
+        debugger.start(model)
+        model(torch.randn(128, 64).double()).backward()
+        debugger.stop()
+        debugger.step()
+    debugger.close()
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix == ".pt"
+    }
+
+
+def records_of(folder: Path) -> list[str]:
+    # The mark of a run, its folder and the time differ.
+    return [path.read_text().partition('"data"')[2] for path in sorted(folder.rglob("dump.json"))]
+
+
+def test_a_dump_is_the_same_with_the_team_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture(tmp_path / "team")
+    monkeypatch.setattr(teamwork, "_region", lambda: 0)
+    capture(tmp_path / "one thread")
+    monkeypatch.setattr(teamwork.Teamwork, "make", staticmethod(lambda *_: None))
+    capture(tmp_path / "none")
+    contents = contents_of(tmp_path / "none")
+    assert len(contents) > 60
+    for name in ("team", "one thread"):
+        assert contents_of(tmp_path / name) == contents
+        assert records_of(tmp_path / name) == records_of(tmp_path / "none")
+    assert not list(tmp_path.rglob(".tmp*"))
+
+
+@pytest.mark.parametrize("failing", ["open", "close"])
+def test_a_file_that_fails_is_lost_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    original: Callable[..., Any] = getattr(PendingFile, failing)
+
+    def fail(self: PendingFile, *arguments: Any) -> Any:
+        if "linear.1.forward.output" not in str(self.naming(self)):
+            return original(self, *arguments)
+        if failing == "close":
+            return original(self, errno.ENOSPC)
+        if arguments[0] is not None:
+            arguments[0].discard()
+        self.fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        return None
+
+    monkeypatch.setattr(PendingFile, failing, fail)
+    capture(tmp_path / "dump")
+    monkeypatch.undo()
+    capture(tmp_path / "whole")
+    lost = {name for name in contents_of(tmp_path / "whole") if "linear.1.forward.output" in name}
+    found = contents_of(tmp_path / "dump")
+    # With it goes what only had its second name.
+    missing = set(contents_of(tmp_path / "whole")) - set(found)
+    assert lost and lost <= missing and len(missing) < 12
+    assert all(
+        f'"{Path(name).name}"' not in "".join(records_of(tmp_path / "dump")) for name in lost
+    )
+    assert len(records_of(tmp_path / "dump")) == 2
+    assert not list(tmp_path.rglob(".tmp*"))
+
+
+INTERRUPTED = """
+import signal, sys, torch
+from torch import nn
+from tensorprobe.capture import PrecisionDebugger
+model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(40)])
+debugger = PrecisionDebugger(task="tensor", dump_path=sys.argv[1], level="mix")
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+try:
+    for _ in range(100):
+        debugger.start(model)
+        model(torch.randn(512, 512)).sum().backward()
+        debugger.stop()
+        debugger.step()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.11, 0.2])
+def test_ctrl_c_leaves_whole_files_alone(tmp_path: Path, seconds: float) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path), str(seconds)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "interrupted", run.stderr
+    for path in tmp_path.rglob("*.pt"):
+        assert torch.load(path, weights_only=True) is not None
+    assert not list(tmp_path.rglob(".tmp*"))
+
+
+FORKED = """
+import os, sys, torch
+from tensorprobe.capture import PrecisionDebugger
+
+def capture(folder):
+    debugger = PrecisionDebugger(task="tensor", dump_path=folder, level="L1")
+    debugger.start()
+    # Too few elements for torch to use its threads.
+    torch.ones(128, 256) + 1
+    debugger.stop()
+    debugger.step()
+    debugger.close()
+
+torch.ones(1 << 22).add(1)
+capture(sys.argv[1] + "/parent")
+child = os.fork()
+if child == 0:
+    capture(sys.argv[1] + "/child")
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_waits_for_no_thread(tmp_path: Path) -> None:
+    # A child of a fork has none of its parent's threads.
+    subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], check=True, timeout=120)
+    for name in ("parent", "child"):
+        found = [path.name for path in (tmp_path / name).rglob("*.pt")]
+        assert "Tensor.__add__.0.forward.output.0.pt" in found
