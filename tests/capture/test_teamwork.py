@@ -7,7 +7,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,23 @@ import torch
 from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger, teamwork
-from tensorprobe.metrics.kernel import load_kernel
+from tensorprobe.cores import count_cores
 from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.summary.statistics import host_kernel
 
-kernel: Any = load_kernel()
+kernel: Any = host_kernel()
 pytestmark = pytest.mark.skipif(
     not hasattr(kernel, "measure_and_write"), reason="nothing is compiled here"
 )
+
+
+@pytest.fixture(autouse=True)
+def every_core() -> Iterator[None]:
+    """Where torch leaves a core free, files are written there."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count_cores())
+    yield
+    torch.set_num_threads(before)
 
 
 def no_chore() -> None:

@@ -221,18 +221,21 @@ class ModuleWatcher:
                 if is_sharded(module):
                     self._follow_gathered(running)
                 with torch._C.DisableTorchFunction():
+                    if self._record_usual(running, output):
+                        return
                     self._record(running, output)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._session.recorder.fail(running.name, err)
         self._session.leave(running.name, running.parent)
 
+    def _record_usual(self, running: _Running, output: Any) -> bool:
+        """Leave a call to compiled code; returns whether that was all."""
+        gate = self._session.recorder.gate if running.inputs is not None else None
+        return gate is not None and gate.leave_module(running, output, is_sealed(running.module))
+
     def _record(self, running: _Running, output: Any) -> None:
         name = running.name
         session = self._session
-        sealed = is_sealed(running.module)
-        gate = session.recorder.gate if running.inputs is not None else None
-        if gate is not None and gate.leave_module(running, output, sealed):
-            return
         if session.wants(name, "forward"):
             outputs = None
             if self._with_outputs:
@@ -254,7 +257,7 @@ class ModuleWatcher:
             running.start,
             tensors_in(output),
             running.parent,
-            is_sealed=sealed,
+            is_sealed=is_sealed(running.module),
         )
 
     def _hook_parameters(
@@ -263,7 +266,7 @@ class ModuleWatcher:
         if not self._with_gradients:
             return
         wanted = [(key, p) for key, p in parameters.items() if p.requires_grad]
-        base = str(ParameterGradients(path, class_name)) if wanted else ""
+        base = _gradients_of(path, class_name)
         with self._lock:
             if self._is_closed:
                 # While this call was looked at: nobody would take the hooks away again.
@@ -328,6 +331,12 @@ def _keywords_beside(args: tuple[Any, ...], caller: FrameType) -> dict[str, Any]
     given = caller.f_locals
     kwargs = given.get("kwargs")
     return kwargs if type(kwargs) is dict and given.get("args") is args else {}
+
+
+@functools.lru_cache(maxsize=4096)
+def _gradients_of(path: str, class_name: str) -> str:
+    """Return the name of the gradients of a module's parameters, which every step asks for."""
+    return str(ParameterGradients(path, class_name))
 
 
 def _parameters_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:

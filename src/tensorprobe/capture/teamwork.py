@@ -23,7 +23,6 @@ import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
 from tensorprobe.capture.transforms import without_transforms
-from tensorprobe.metrics.kernel import load_kernel
 from tensorprobe.new_file import HiddenFile
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.pending_file import PendingFile
@@ -31,6 +30,7 @@ from tensorprobe.summary.statistics import (
     Four,
     Measured,
     StatisticsQueue,
+    host_kernel,
     numbers_of,
     plan_on_host,
 )
@@ -98,7 +98,7 @@ class Teamwork:
         forget: Callable[[], None],
     ) -> Teamwork | None:
         """Return one, None where there is nothing to do it with."""
-        kernel = load_kernel()
+        kernel = host_kernel()
         if not hasattr(kernel, "measure_and_write"):
             return None
         return Teamwork(kernel, lock, statistics, forget)

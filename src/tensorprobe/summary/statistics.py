@@ -27,7 +27,7 @@ except ImportError:
     # No Triton here: torch's own operations measure, in a few passes.
     _gpu = None
 
-__all__ = ["Four", "Measured", "StatisticsQueue", "numbers_of", "plan_on_host"]
+__all__ = ["Four", "Measured", "StatisticsQueue", "host_kernel", "numbers_of", "plan_on_host"]
 
 Four = tuple[Number | None, Number | None, Number | None, Number | None]
 _NOTHING: Four = (None, None, None, None)
@@ -131,7 +131,8 @@ def _deliver_others(
 
 
 @functools.cache
-def _kernel() -> Any:
+def host_kernel() -> Any:
+    """Return the compiled kernel that measures on the host, or None."""
     # Looking for it asks the environment, each time.
     return load_kernel()
 
@@ -147,7 +148,7 @@ def _measure_small(tensor: torch.Tensor) -> Four | None:
 
     Most tensors of a step are small, and then the way to the kernel is what costs.
     """
-    kernel = _kernel()
+    kernel = host_kernel()
     plan = None if kernel is None else plan_on_host(tensor)
     if plan is None:
         return None
