@@ -17,7 +17,7 @@ from tensorprobe.records import TensorValue
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.summary.checksum import ChecksumQueue
 from tensorprobe.summary.host import fetch, send
-from tensorprobe.summary.statistics import StatisticsQueue
+from tensorprobe.summary.statistics import StatisticsQueue, release_tables
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,6 +42,41 @@ def test_statistics_on_the_device_are_those_of_the_host(
     for found in (asked.numbers, permuted.numbers):
         assert wanted is not None and found is not None
         assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+def test_a_table_serves_one_queue_after_the_other_until_it_is_full() -> None:
+    release_tables()
+    made = []
+    for round_number in range(4):
+        queue = StatisticsQueue()
+        tensors = [torch.full((64,), float(n + round_number), device="cuda") for n in range(3000)]
+        asked = [queue.ask(tensor) for tensor in tensors]
+        made.append(next(iter(queue._tables.values())))
+        while queue.fetch():
+            pass
+        queue.rest()
+        for n, measured in enumerate(asked):
+            value = float(n + round_number)
+            assert measured.numbers == pytest.approx((value, value, value, 8 * value))
+    # A table has 8192 rows: the third queue needs another one.
+    assert made[0] is made[1] is not made[3]
+    release_tables()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8])
+@pytest.mark.parametrize("count", [1, 5, 1024, 8192, 70_000])
+def test_whole_numbers_on_the_device_are_measured(dtype: torch.dtype, count: int) -> None:
+    torch.manual_seed(count)
+    host = torch.randint(0, 100, (count,)).to(dtype)
+    device = host.cuda()
+    queue = StatisticsQueue()
+    asked = [queue.ask(tensor) for tensor in (device, device.view(1, -1).t(), device[::2])]
+    while queue.fetch():
+        pass
+    for measured, tensor in zip(asked, (host, host, host[::2]), strict=True):
+        wide = tensor.double()
+        expected = (wide.max(), wide.min(), wide.mean(), wide.norm())
+        assert measured.numbers == pytest.approx(tuple(float(x) for x in expected))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

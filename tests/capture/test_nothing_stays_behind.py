@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import shutil
 import sys
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
-from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.capture import PrecisionDebugger, gradients
 
 LEVELS = ["L0", "L1", "mix"]
 # What the older tools replace while they run.
@@ -112,13 +113,17 @@ def hooks_and_modes(*roots: nn.Module) -> dict[str, int]:
 
 
 def own_hooks() -> list[Any]:
-    """The tool's hooks on nodes and tensors: functions that hold what they record into."""
+    """The tool's hooks on nodes and tensors, in whatever form they hold what they record into."""
     gc.collect()
-    return [
-        thing
-        for thing in gc.get_objects()
-        if type(thing) is types.FunctionType and thing.__closure__ and thing.__module__ in WATCHERS
-    ]
+    return [thing for thing in gc.get_objects() if is_own_hook(thing)]
+
+
+def is_own_hook(thing: Any) -> bool:
+    if type(thing) is functools.partial:
+        return getattr(thing.func, "__module__", None) in WATCHERS
+    if type(thing) is types.FunctionType:
+        return bool(thing.__closure__) and thing.__module__ in WATCHERS
+    return type(thing) in (gradients.RootHook, gradients._NodeHook)
 
 
 def python_calls_in(run: Callable[[], Any]) -> set[str]:

@@ -6,9 +6,9 @@
 
 /* The names of attributes and methods, as objects of Python. */
 #define TEXTS(X)                                                                                     \
-    X(__dict__) X(__enter__) X(__exit__) X(_ask_quickly) X(_base) X(_draft_tensor) X(_is_view)       \
-    X(_line) X(_look) X(_looked) X(_sequence_nr) X(_text) X(_threads) X(_unlooked) X(_unsent)        \
-    X(_version) X(_view_inputs) X(acquire) X(alive) X(ask) X(asked) X(checked) X(checksums)          \
+    X(__dict__) X(__enter__) X(__exit__) X(_ask_quickly) X(_ask_unseen) X(_base) X(_draft_tensor)    \
+    X(_is_view) X(_line) X(_look) X(_looked) X(_sequence_nr) X(_text) X(_threads) X(_unlooked)       \
+    X(_unsent) X(_version) X(_view_inputs) X(acquire) X(alive) X(ask) X(asked) X(checked) X(checksums)          \
     X(count) X(data_ptr) X(defaults) X(delivered) X(detach) X(done) X(dtype) X(edges) X(f_back)      \
     X(f_code) X(f_lasti) X(fail) X(file) X(files) X(forget_tensors) X(full_name) X(get_device)       \
     X(grad_fn) X(hook) X(inputs) X(is_active) X(is_cast) X(is_conj) X(is_contiguous)                 \

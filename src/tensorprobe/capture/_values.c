@@ -18,26 +18,26 @@ static int count_asked(Gate *self)
     return sent ? 0 : -1;
 }
 
+/* Measure a tensor like those before by what an attribute of the queue holds; None: it is another. */
+static PyObject *measure_by(Gate *self, PyObject *attribute, PyObject *tensor)
+{
+    PyObject *quickly = PyObject_GetAttr(self->statistics, attribute);
+    if (!quickly || quickly == Py_None)
+        return quickly;
+    PyObject *measured = PyObject_CallFunctionObjArgs(quickly, tensor, NULL);
+    Py_DECREF(quickly);
+    if (measured && measured != Py_None && count_asked(self))
+        Py_CLEAR(measured);
+    return measured;
+}
+
 static PyObject *measure(Gate *self, PyObject *tensor)
 {
-    PyObject *quickly = PyObject_GetAttr(self->statistics, text__ask_quickly);
-    PyObject *measured = NULL;
-    if (quickly && quickly != Py_None) {
-        measured = PyObject_CallFunctionObjArgs(quickly, tensor, NULL);
-        if (measured && measured != Py_None) {
-            Py_DECREF(quickly);
-            if (count_asked(self))
-                Py_CLEAR(measured);
-            return measured;
-        }
-        Py_XDECREF(measured);
-        if (!measured) {
-            Py_DECREF(quickly);
-            return NULL;
-        }
-    }
-    Py_XDECREF(quickly);
-    return quickly ? PyObject_CallMethodObjArgs(self->statistics, text_ask, tensor, NULL) : NULL;
+    PyObject *measured = measure_by(self, text__ask_quickly, tensor);
+    if (measured != Py_None)
+        return measured;
+    Py_DECREF(measured);
+    return PyObject_CallMethodObjArgs(self->statistics, text_ask, tensor, NULL);
 }
 
 static PyObject *draft_by_python(Gate *self, PyObject *tensor)
@@ -153,35 +153,55 @@ static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
     return failed;
 }
 
+/* Make the draft of a tensor and remember it. */
+static PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked)
+{
+    PyObject *draft = make_draft(tensor, measured, checked);
+    if (draft && keep_draft(self, tensor, draft))
+        Py_CLEAR(draft);
+    return draft;
+}
+
 /* Return the draft of a tensor that none is known of; by Python, unless it is plain. */
 static PyObject *draft_new(Gate *self, PyObject *tensor)
 {
     int is_usual = PyDict_Size(self->drafts) < self->many ? (self->is_alone ? 1 : is_alone(self)) : 0;
-    if (is_usual > 0)
+    PyObject *owner = is_usual > 0 ? PyObject_GetAttr(tensor, text__base) : NULL, *measured = NULL;
+    if (owner == Py_None && !self->with_checksums) {
+        measured = measure_by(self, text__ask_unseen, tensor);
+        if (measured != Py_None) {
+            PyObject *draft = measured ? draft_measured(self, tensor, measured, Py_None) : NULL;
+            Py_DECREF(owner);
+            Py_XDECREF(measured);
+            return draft;
+        }
+        Py_CLEAR(measured);
+    }
+    if (owner)
         is_usual = looks_plain(tensor);
-    if (is_usual <= 0)
-        return is_usual < 0 ? NULL : draft_by_python(self, tensor);
-    PyObject *owner = PyObject_GetAttr(tensor, text__base), *measured = NULL, *checked = NULL;
-    if (owner && owner == Py_None && self->with_checksums)
+    if (is_usual <= 0 || !owner) {
+        Py_XDECREF(owner);
+        return is_usual < 0 || PyErr_Occurred() ? NULL : draft_by_python(self, tensor);
+    }
+    PyObject *checked = NULL;
+    if (owner == Py_None && self->with_checksums)
         checked = PyObject_CallMethodObjArgs(self->checksums, text_ask, tensor, NULL);
-    else if (owner)
+    else
         checked = Py_NewRef(Py_None);
     if (checked && owner == Py_None)
         measured = measure(self, tensor);
     else if (checked)
         /* What a checksum is of has an order. */
         measured = self->with_checksums ? Py_NewRef(Py_None) : measure_view(self, tensor, owner);
-    Py_XDECREF(owner);
+    Py_DECREF(owner);
     if (!measured || measured == Py_None) {
         Py_XDECREF(measured);
         Py_XDECREF(checked);
         return measured ? draft_by_python(self, tensor) : NULL;
     }
-    PyObject *draft = make_draft(tensor, measured, checked);
+    PyObject *draft = draft_measured(self, tensor, measured, checked);
     Py_DECREF(measured);
     Py_DECREF(checked);
-    if (draft && keep_draft(self, tensor, draft))
-        Py_CLEAR(draft);
     return draft;
 }
 

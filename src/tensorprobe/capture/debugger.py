@@ -39,6 +39,7 @@ from tensorprobe.errors import ConfigError
 from tensorprobe.names import API_TYPES
 from tensorprobe.store.runs import Run
 from tensorprobe.store.unfinished import Finisher
+from tensorprobe.summary.statistics import release_tables
 
 __all__ = ["PrecisionDebugger"]
 
@@ -429,6 +430,7 @@ class PrecisionDebugger:
         return is_kept
 
     def _release_memory(self) -> None:
+        release_tables()
         transport, self._transport = self._transport, None
         if transport is not None:
             with self._own_trouble("step"):

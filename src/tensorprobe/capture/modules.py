@@ -98,8 +98,11 @@ class ModuleWatcher:
         self._with_gradients = session.wants_data("backward", "output")
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
-        # An id is handed out again once its parameter is gone, soon with `functional_call`.
-        self._hooked: dict[tuple[str, str, int], weakref.ref[torch.Tensor]] = {}
+        # By what and as what; the ids are those of dicts that are kept above.
+        self._hooked: set[tuple[str, str, int]] = set()
+        # The same of tensors in the place of parameters. An id is handed out again once its tensor
+        # is gone, soon with `functional_call`.
+        self._hooked_tensors: dict[tuple[str, str, int], weakref.ref[torch.Tensor]] = {}
         # Modules are called, and backward passes run, in several threads; `close` comes from one.
         self._lock = threading.RLock()
         self._is_closed = False
@@ -122,6 +125,7 @@ class ModuleWatcher:
                 hooks.pop(hook, None)
             self._parameter_hooks.clear()
             self._hooked.clear()
+            self._hooked_tensors.clear()
         self._threads = threading.local()
 
     def flush(self) -> None:
@@ -272,24 +276,27 @@ class ModuleWatcher:
                 # While this call was looked at: nobody would take the hooks away again.
                 return
             for key, parameter in wanted:
-                place = (base, key, id(parameter))
-                known = self._hooked.get(place)
-                if known is not None and known() is parameter:
+                if type(parameter) is not torch.nn.Parameter:
+                    self._hook_tensor(parameter, base, key, len(wanted))
                     continue
-                self._hooked[place] = weakref.ref(parameter)
-                hook = functools.partial(self._take_gradient, base, key, len(wanted))
-                self._hook_parameter(parameter, hook)
+                # What `register_hook` does for a leaf, at a third of its cost.
+                hooks: Any = parameter._backward_hooks
+                if hooks is None:
+                    hooks = parameter._backward_hooks = OrderedDict()
+                place = (base, key, id(hooks))
+                if place not in self._hooked:
+                    self._hooked.add(place)
+                    hook = functools.partial(self._take_gradient, base, key, len(wanted))
+                    self._parameter_hooks.append((hooks, hook))
+                    hooks[hook] = hook
 
-    def _hook_parameter(self, parameter: torch.nn.Parameter, hook: Any) -> None:
-        if type(parameter) is not torch.nn.Parameter:
-            self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
-            return
-        # What `register_hook` does for a leaf, at a third of its cost.
-        hooks = parameter._backward_hooks
-        if hooks is None:
-            hooks = parameter._backward_hooks = OrderedDict()
-        self._parameter_hooks.append((hooks, hook))
-        hooks[hook] = hook
+    def _hook_tensor(self, tensor: torch.Tensor, base: str, key: str, count: int) -> None:
+        place = (base, key, id(tensor))
+        known = self._hooked_tensors.get(place)
+        if known is None or known() is not tensor:
+            self._hooked_tensors[place] = weakref.ref(tensor)
+            hook = functools.partial(self._take_gradient, base, key, count)
+            self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def _follow_gathered(self, running: _Running) -> None:
         """Hook the parameters that FSDP has put in place of the sharded ones for this call."""

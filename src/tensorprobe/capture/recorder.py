@@ -324,6 +324,7 @@ class Recorder:
                 self._team.settle()
             self._data.fetch()
             self._write_ready()
+            self._statistics.rest()
 
     def _is_ready(self, record: _Pending) -> bool:
         return (

@@ -141,6 +141,8 @@ typedef struct {
     long device;
     /* Whether the current stream has been this one since somebody looked. */
     int has_stream;
+    /* Whether there is an exchange. */
+    int has_exchange;
 } Rows;
 
 #define TEXTS(X) X(numel) X(get_device) X(ndim) X(dtype) X(is_contiguous) X(data_ptr) X(numbers)
@@ -332,6 +334,7 @@ static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         if (self->exchange->major != EXCHANGE_MAJOR || !self->exchange->show)
             self->exchange = NULL;
     }
+    self->has_exchange = self->exchange != NULL;
     self->waiting = PyList_New(0);
     self->counts = PyList_New(0);
     self->device = device;
@@ -407,6 +410,8 @@ static PyMethodDef row_methods[] = {
 
 static PyMemberDef row_members[] = {
     {"next", T_PYSSIZET, offsetof(Rows, next), READONLY, "The row for the next tensor."},
+    {"has_exchange", T_INT, offsetof(Rows, has_exchange), READONLY,
+     "Whether a tensor is asked by DLPack's exchange, which knows plain ones alone."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -27,7 +27,15 @@ except ImportError:
     # No Triton here: torch's own operations measure, in a few passes.
     _gpu = None
 
-__all__ = ["Four", "Measured", "StatisticsQueue", "host_kernel", "numbers_of", "plan_on_host"]
+__all__ = [
+    "Four",
+    "Measured",
+    "StatisticsQueue",
+    "host_kernel",
+    "numbers_of",
+    "plan_on_host",
+    "release_tables",
+]
 
 Four = tuple[Number | None, Number | None, Number | None, Number | None]
 _NOTHING: Four = (None, None, None, None)
@@ -37,6 +45,15 @@ _KERNEL_TYPES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"
 )  # fmt: skip
 _KERNEL_NAMES = {getattr(torch, name): name for name in _KERNEL_TYPES}
+
+
+# Tables of queues that are at rest, by the GPU's index: a step waits while one is made.
+_spare: dict[int, Any] = {}
+
+
+def release_tables() -> None:
+    """Give the memory of tables back that no queue uses."""
+    _spare.clear()
 
 
 class Measured:
@@ -57,6 +74,8 @@ class StatisticsQueue(DeliveryQueue):
         self._tables: dict[int, Any] = {}
         # Asks the table that was used last.
         self._ask_quickly: Callable[[torch.Tensor], Measured | None] | None = None
+        # The same, for tensors of which nobody knows whether they are plain.
+        self._ask_unseen: Callable[[torch.Tensor], Measured | None] | None = None
         self._others: dict[torch.device, list[tuple[Measured, torch.Tensor, bool]]] = {}
         self._streams: dict[torch.device, set[int]] = {}
 
@@ -75,9 +94,11 @@ class StatisticsQueue(DeliveryQueue):
             table = self._tables.get(index)
             if table is None or table.is_full:
                 self.send()
-                table = self._tables[index] = _gpu.GpuTable(tensor.device, Measured)
+                table = _spare.pop(index, None) or _gpu.GpuTable(tensor.device, Measured)
+                self._tables[index] = table
             measured: Measured = table.measure(tensor, count)
             self._ask_quickly = table.ask
+            self._ask_unseen = table.ask if table.asks_tensors_themselves else None
         else:
             device = tensor.device
             measured = Measured(None)
@@ -88,6 +109,12 @@ class StatisticsQueue(DeliveryQueue):
                 self._streams.setdefault(device, set()).add(stream)
         self._count()
         return measured
+
+    def rest(self) -> None:
+        """Leave tables with room to the next queue; everything that was asked for is delivered."""
+        tables, self._tables = self._tables, {}
+        self._ask_quickly = self._ask_unseen = None
+        _spare.update((index, table) for index, table in tables.items() if not table.is_full)
 
     def _take_batches(self) -> list[Batch]:
         batches: list[Batch] = []
@@ -225,6 +252,10 @@ def _single(tensor: torch.Tensor) -> Four:
 
 def _measure_on_device(tensor: torch.Tensor) -> torch.Tensor:
     values = tensor.detach()
+    if _gpu is not None and values.is_cuda and values.ndim:
+        few: torch.Tensor | None = _gpu.measure_few(values)
+        if few is not None:
+            return few
     if values.is_complex():
         values = values.abs()
     wide = (

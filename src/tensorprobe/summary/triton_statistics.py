@@ -20,7 +20,7 @@ from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
 from tensorprobe.summary.triton_launch import ALIGNED, LARGEST_COUNT, Launcher, TableArguments
 
-__all__ = ["SUPPORTED", "GpuTable", "read_rows"]
+__all__ = ["SUPPORTED", "GpuTable", "measure_few", "read_rows"]
 
 _ROWS = 8192
 # Tried on an H200: 4.3 TB/s over 268 MB of bfloat16, 7.4 us for 17 MB, 1.9 us for 1024 elements.
@@ -29,6 +29,8 @@ _BLOCK = 1024
 _UNROLL = 4
 _WARPS = 8
 _MOST_PROGRAMS = 528
+_FEW = 1 << 16
+_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 SUPPORTED = frozenset((torch.float32, torch.float16, torch.bfloat16))
 """The dtypes that the kernel can measure."""
 
@@ -80,11 +82,52 @@ def _reduce(data, count, extremes, sums, row, BLOCK: tl.constexpr, UNROLL: tl.co
     tl.atomic_add(sums + row * 2 + 1, power, sem="relaxed")
 
 
+@triton.jit(do_not_specialize=["count", "row"])
+def _reduce_few(data, count, rows, row, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    high = tl.full((BLOCK,), float("-inf"), tl.float64)
+    low = tl.full((BLOCK,), float("inf"), tl.float64)
+    total = tl.zeros((BLOCK,), tl.float64)
+    squares = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, count, BLOCK):
+        inside = start + lanes < count
+        values = tl.load(data + start + lanes, mask=inside, other=0).to(tl.float64)
+        high = tl.maximum(high, tl.where(inside, values, float("-inf")))
+        low = tl.minimum(low, tl.where(inside, values, float("inf")))
+        total += values
+        squares += values * values
+    most, least, whole, power = tl.reduce((high, low, total, squares), 0, _join)
+    place = rows + row * 4
+    tl.store(place, most)
+    tl.store(place + 1, least)
+    tl.store(place + 2, whole / count)
+    tl.store(place + 3, tl.sqrt(power))
+
+
+_few_launcher = Launcher(_reduce_few, {"BLOCK": _BLOCK}, num_warps=_WARPS)
+
+
+def measure_few(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a tensor's numbers in float64, on its device; None unless it is of few whole numbers.
+
+    Indices and masks of a step are that; torch's own operations would be eight launches.
+    """
+    count = tensor.numel()
+    if tensor.dtype not in _WHOLE or count > _FEW or not tensor.is_contiguous():
+        return None
+    row = torch.empty((1, 4), dtype=torch.float64, device=tensor.device)
+    stream = torch._C._cuda_getCurrentRawStream(tensor.get_device())
+    _few_launcher.launch(tensor, stream, 1, count, TableArguments(row), 0)
+    return row[0]
+
+
 _launcher = Launcher(_reduce, {"BLOCK": _BLOCK, "UNROLL": _UNROLL}, num_warps=_WARPS)
 
 
 class _Rows:
     """Who waits for which row of a table, since the last batch was sent off."""
+
+    has_exchange = False
 
     def __init__(self) -> None:
         self.next = 0
@@ -120,6 +163,8 @@ class GpuTable:
     Attributes:
         ask: measures a tensor like those before and returns what waits for its numbers; None if it
             is another, for `measure`.
+        asks_tensors_themselves: whether `ask` has a tensor say where its elements lie, which one
+            that is not plain cannot.
     """
 
     def __init__(self, device: torch.device, measured_class: Callable[[None], Any]) -> None:
@@ -136,6 +181,7 @@ class GpuTable:
         self._rows = self._make_rows()
         # A step asks a thousand times.
         self.ask: Callable[[torch.Tensor], Any] = self._rows.ask
+        self.asks_tensors_themselves = bool(self._rows.has_exchange)
 
     def _make_rows(self) -> Any:
         compiled = load_compiled("tensorprobe.summary._launch", "Rows")
