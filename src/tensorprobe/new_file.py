@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["HiddenFile", "new_file"]
+__all__ = ["HiddenFile", "new_file", "remove_hidden"]
 
 # One sequence for all threads of a process: its next() is atomic.
 _HIDDEN_NUMBERS = itertools.count()
@@ -91,11 +91,24 @@ class HiddenFile:
                 os.unlink(self.hidden)
 
 
+def remove_hidden(folder: str) -> None:
+    """Remove hidden files of this process from a folder; nobody may be writing one there."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            if name.startswith(_hidden_prefix()):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{folder}/{name}")
+
+
+def _hidden_prefix() -> str:
+    return f".tmp-{os.getpid()}-"
+
+
 def _open_hidden(folder: str) -> tuple[str, int]:
     """Create a file with a name of its own; short, as the final one may use all 255 bytes."""
     for attempt in itertools.count(1):
         # Not by pathlib: a step has hundreds of files, and this is as much work as a small one.
-        name = f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}"
+        name = f"{_hidden_prefix()}{next(_HIDDEN_NUMBERS)}"
         hidden = f"{folder}/{name}" if folder else name
         try:
             # Readable too: a zip is not only appended to.

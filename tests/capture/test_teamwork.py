@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -276,3 +277,122 @@ def test_a_forked_child_waits_for_no_thread(tmp_path: Path) -> None:
     for name in ("parent", "child"):
         found = [path.name for path in (tmp_path / name).rglob("*.pt")]
         assert "Tensor.__add__.0.forward.output.0.pt" in found
+
+
+IMPORTED_LATER = """
+import os, sys, torch
+torch.ones(1 << 22).add(1)
+child = os.fork()
+if child == 0:
+    from tensorprobe.capture import PrecisionDebugger
+    debugger = PrecisionDebugger(task="tensor", dump_path=sys.argv[1], level="L1")
+    debugger.start()
+    torch.ones(128, 256) + 1
+    debugger.stop()
+    debugger.step()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_child_that_imports_us_after_the_fork_waits_for_no_thread(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", IMPORTED_LATER, str(tmp_path)], check=True, timeout=120)
+    assert list(tmp_path.rglob("Tensor.__add__.0.forward.output.0.pt"))
+
+
+class Idle(nn.Module):
+    """Calls a part that does nothing so often that records are written before their time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4200):
+            self.part(x)
+        return x + 1
+
+
+def test_thousands_of_records_name_their_files(tmp_path: Path) -> None:
+    model = Idle()
+    debugger = PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L0")
+    with debugger, torch.no_grad():
+        debugger.start(model)
+        model(torch.ones(200, 200))
+    files = list(tmp_path.rglob("*.pt"))
+    assert len(files) > 8400
+    assert "".join(records_of(tmp_path)).count('"data_name"') == len(files)
+
+
+class Doubled(nn.Module):
+    """Takes a list and returns one."""
+
+    def forward(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [tensor * 2 for tensor in tensors]
+
+
+def test_calls_after_an_interrupted_one_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[PendingFile] = []
+    close = PendingFile.close
+
+    def interrupt(self: PendingFile, error: int) -> bool:
+        closed.append(self)
+        if len(closed) == 3:
+            raise KeyboardInterrupt
+        return close(self, error)
+
+    monkeypatch.setattr(PendingFile, "close", interrupt)
+    model = Doubled()
+    debugger = PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L0")
+    debugger.start(model)
+    with pytest.raises(KeyboardInterrupt):
+        model([torch.ones(100, 100) for _ in range(6)])
+    for _ in range(2):
+        model([torch.ones(100, 100) for _ in range(6)])
+    debugger.stop()
+    debugger.step()
+    debugger.close()
+    text = "".join(records_of(tmp_path))
+    assert text.count('"data_name"') == 24
+    assert "forward.1" in text and "forward.2" in text
+    assert not list(tmp_path.rglob(".tmp*"))
+
+
+class Named(nn.Module):
+    """Returns tensors under names that are no text, or that JSON quotes."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"a\udc80": x + 1, 'é"\\': x + 2}
+
+
+def test_files_of_any_name_are_named(tmp_path: Path) -> None:
+    model = Named()
+    with PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L0") as debugger:
+        debugger.start(model)
+        model(torch.ones(20, 20))
+    text = "".join(records_of(tmp_path))
+    assert r'"Module.Named.forward.0.output.0.a\udc80.pt"' in text
+    assert r'"Module.Named.forward.0.output.0.\u00e9\"\\.pt"' in text
+    assert len(list(tmp_path.rglob("*.pt"))) == 3
+
+
+def test_a_file_larger_than_one_write_takes(tmp_path: Path) -> None:
+    size = (1 << 30) + (1 << 20)
+    try:
+        tensor = torch.zeros(size, dtype=torch.uint8)
+    except RuntimeError:
+        pytest.skip("no memory for it")
+    tensor[-5:] = 7
+    if shutil.disk_usage(tmp_path).free < 2 * size:
+        pytest.skip("no room for it")
+    descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_RDWR)
+    job = (descriptor, b"head", tensor.data_ptr(), size, b"tail")
+    _, written, _ = kernel.measure_and_write(0, [], [job], [], no_chore)
+    end = os.pread(descriptor, 9, size - 1)
+    length = os.fstat(descriptor).st_size
+    os.close(descriptor)
+    (tmp_path / "a").unlink()
+    assert (written, length) == ([0], size + 8)
+    assert end == b"\7" * 5 + b"tail"

@@ -240,18 +240,22 @@ class Recorder:
                 self._look()
             elif not self._owes_look:
                 self._owes_look = True
-                self._team.owe(self._look)
+                # Not `_look`: files are on their way, which it would not wait for.
+                self._team.owe(self._write_arrived)
 
     def _look(self) -> None:
-        """Write what can be written of the records that have come."""
+        """Write what can be written of the records that have come, and keep their number down."""
+        self._write_arrived()
+        if len(self._pending) >= _MOST_PENDING:
+            self.flush()
+
+    def _write_arrived(self) -> None:
         self._unlooked, self._looked = 0, time.monotonic()
         self._owes_look = False
         self._statistics.poll()
         self._checksums.poll()
         self._data.poll()
         self._write_ready()
-        if len(self._pending) >= _MOST_PENDING:
-            self.flush()
 
     def usual_parts(self) -> dict[str, Any] | None:
         """Return what _gate.c makes records with, by the names that it knows.
@@ -323,6 +327,8 @@ class Recorder:
             if self._team is not None:
                 self._team.settle()
             self._data.fetch()
+            if self._team is not None:
+                self._team.sweep()
             self._write_ready()
             self._statistics.rest()
 

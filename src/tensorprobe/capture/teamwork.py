@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -38,7 +39,7 @@ from tensorprobe.summary.statistics import (
 __all__ = ["Teamwork"]
 
 # Each file is open until the block ends, and a process has a limited number of them.
-_MOST_FILES = 32
+_MOST_FILES = 8
 
 # Plain tuples: a step has hundreds of each.
 _Writing = tuple[PendingFile, int, int, torch.Tensor, "Callable[[], None] | None"]
@@ -90,6 +91,9 @@ class Teamwork:
         # A file of the next tensor, open, and one that tells where.
         self._stock: list[HiddenFile] = []
         self._last: PendingFile | None = None
+        # Whether an interrupt may have left a file that nobody knows.
+        self._is_torn = False
+        self._has_team: bool | None = None
 
     @staticmethod
     def make(
@@ -113,6 +117,7 @@ class Teamwork:
         trace: TracebackType | None,
     ) -> None:
         try:
+            self._is_torn |= kind is not None and not issubclass(kind, Exception)
             self._finish()
         finally:
             self._lock.release()
@@ -177,6 +182,12 @@ class Teamwork:
                 for hidden in stock:
                     hidden.discard()
 
+    def sweep(self) -> None:
+        """Remove what an interrupt has left; every file is written or lost."""
+        if self._is_torn and self._last is not None:
+            self._is_torn = False
+            self._last.remove_hidden()
+
     def _finish(self) -> None:
         """Measure and write everything now."""
         if self._writings or self._arrays:
@@ -193,7 +204,7 @@ class Teamwork:
         try:
             opened, contents = self._open(writings)
             found, written, named = self._measure_and_write(
-                _region() if in_process(_born) else 0,
+                self._region(),
                 arrays,
                 contents,
                 [file.naming(source) for file, source in namings],
@@ -208,16 +219,25 @@ class Teamwork:
                 if file.close(error):
                     self._namings.append((file, None))
         except BaseException as err:
+            self._is_torn |= not isinstance(err, Exception)
             self._forget()
             reason = err if isinstance(err, Exception) else InterruptedError("it was interrupted")
             for file in [naming[0] for naming in namings] + [writing[0] for writing in writings]:
                 if not file.is_done:
                     file.fail(reason)
+            self._namings = [naming for naming in self._namings if not naming[0].is_done]
+            self._named = [named for named in self._named if not named[0][0].is_done]
             raise
         finally:
             for _, _, _, _, release in writings:
                 if release is not None:
                     release()
+
+    def _region(self) -> int:
+        """Return what makes torch's threads run a function; 0 where this thread shall do it."""
+        if self._has_team is None:
+            self._has_team = has_team()
+        return _region() if self._has_team else 0
 
     def _ask_alone(self, tensor: torch.Tensor) -> Four | None:
         with without_dispatch_modes(), without_transforms():
@@ -249,6 +269,27 @@ class Teamwork:
             # Without room for another file the next one tells.
             with suppress(OSError):
                 self._stock.append(self._last.open_ahead())
+
+
+def has_team() -> bool:
+    """Whether torch's threads are there, and of this process: a fork takes none of them along.
+
+    Whoever has them run something in such a child waits for ever.
+    """
+    if not in_process(_born):
+        return False
+    is_child = multiprocessing.parent_process() is not None
+    if is_child and multiprocessing.get_start_method(allow_none=True) not in (
+        "spawn",
+        "forkserver",
+    ):
+        return False
+    try:
+        threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        return False
+    # A process may have been forked before this was imported.
+    return threads - threading.active_count() >= torch.get_num_threads() - 1
 
 
 @functools.cache

@@ -21,6 +21,9 @@
 /* Below so many bytes the team takes longer to come together than to do the work. */
 #define WORTH_A_TEAM (1 << 16)
 
+/* Not every system takes twice as much in one call. */
+#define MOST_AT_ONCE ((size_t)1 << 30)
+
 typedef void (*Region)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
 
 typedef struct {
@@ -56,7 +59,11 @@ static void run_writing(Writing *writing)
             piece++;
         if (piece == end)
             return;
-        ssize_t written = writev(writing->descriptor, piece, (int)(end - piece));
+        int count = 0;
+        while (piece + count < end && piece[count].iov_len <= MOST_AT_ONCE)
+            count++;
+        ssize_t written = count ? writev(writing->descriptor, piece, count)
+                                : write(writing->descriptor, piece->iov_base, MOST_AT_ONCE);
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0) {

@@ -146,8 +146,11 @@ static int put_data_name(Text *text, PyObject *file)
     }
     Py_ssize_t count;
     const char *bytes = PyUnicode_AsUTF8AndSize(name, &count);
-    int failed = !bytes || PUT(text, ", \"data_name\": ");
-    if (!failed && is_quoted_as_it_is(bytes)) {
+    if (!bytes)
+        /* A name that stands for bytes which are no text; Python writes it all the same. */
+        PyErr_Clear();
+    int failed = PUT(text, ", \"data_name\": ");
+    if (!failed && bytes && is_quoted_as_it_is(bytes)) {
         failed = PUT(text, "\"") || put(text, bytes, (size_t)count) || PUT(text, "\"");
     } else if (!failed) {
         PyObject *quoted = PyObject_CallFunctionObjArgs(key_text, name, NULL);

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from tensorprobe.new_file import HiddenFile
+from tensorprobe.new_file import HiddenFile, remove_hidden
 from tensorprobe.store.tensor_bytes import Piece, write_at, write_whole_file
 
 __all__ = ["Lose", "PendingFile"]
@@ -111,6 +111,10 @@ class PendingFile:
             OSError: it cannot be made.
         """
         return HiddenFile(self._folder)
+
+    def remove_hidden(self) -> None:
+        """Remove files of its folder that this process has opened, and not named."""
+        remove_hidden(self._folder)
 
     def open(self, ahead: HiddenFile | None = None) -> int | None:
         """Return the descriptor for somebody who writes the whole file, and calls `close` then.
