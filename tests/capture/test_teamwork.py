@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +143,10 @@ class Model(nn.Module):
         return total + x[:, :0].sum() + (x[0, :3] * 1e-320).sum()
 
 
-def capture(folder: Path, **settings: Any) -> None:
+def capture(folder: Path) -> None:
     torch.manual_seed(1)
     model = Model().double()
-    debugger = PrecisionDebugger(task="tensor", dump_path=folder, level="mix", **settings)
+    debugger = PrecisionDebugger(task="tensor", dump_path=folder, level="mix")
     for _ in range(2):
         debugger.start(model)
         model(torch.randn(128, 64).double()).backward()
@@ -167,51 +168,84 @@ def records_of(folder: Path) -> list[str]:
     return [path.read_text().partition('"data"')[2] for path in sorted(folder.rglob("dump.json"))]
 
 
-def test_a_dump_is_the_same_with_the_team_and_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capture(tmp_path / "team")
-    monkeypatch.setattr(teamwork, "_region", lambda: 0)
-    capture(tmp_path / "one thread")
-    monkeypatch.setattr(teamwork.Teamwork, "make", staticmethod(lambda *_: None))
-    capture(tmp_path / "none")
-    contents = contents_of(tmp_path / "none")
+def calls_of(folder: Path) -> list[Any]:
+    """The calls of each dump; numpy sums in another order, which shows in the last digits."""
+    return [
+        json.loads(
+            path.read_text(), parse_float=lambda text: f"{round(float(text), 12) + 0.0:.9g}"
+        )["data"]
+        for path in sorted(folder.rglob("dump.json"))
+    ]
+
+
+def capture_in_a_process(folder: Path, cores: str, *, is_compiled: bool) -> bool:
+    """Capture with the cores that a process may use; returns whether it had a team."""
+    run = subprocess.run(
+        [sys.executable, __file__, str(folder), cores],
+        env={
+            **{key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"},
+            "TENSORPROBE_NO_KERNEL": "" if is_compiled else "1",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout.splitlines()[-1] == "has a team: True"
+
+
+@pytest.mark.parametrize("cores", ["all", "one"])
+def test_a_dump_is_the_same_with_the_team_and_without(tmp_path: Path, cores: str) -> None:
+    has_team = capture_in_a_process(tmp_path / "compiled", cores, is_compiled=True)
+    capture_in_a_process(tmp_path / "python", cores, is_compiled=False)
+    if cores == "all" and count_cores() > 1 and teamwork._region():
+        assert has_team
+    contents = contents_of(tmp_path / "python")
     assert len(contents) > 60
-    for name in ("team", "one thread"):
-        assert contents_of(tmp_path / name) == contents
-        assert records_of(tmp_path / name) == records_of(tmp_path / "none")
+    assert contents_of(tmp_path / "compiled") == contents
+    assert calls_of(tmp_path / "compiled") == calls_of(tmp_path / "python")
     assert not list(tmp_path.rglob(".tmp*"))
 
 
-@pytest.mark.parametrize("failing", ["open", "close"])
-def test_a_file_that_fails_is_lost_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
-    original: Callable[..., Any] = getattr(PendingFile, failing)
+def test_a_name_that_cannot_be_given_is_lost_alone(tmp_path: Path) -> None:
+    model = Model()
+    debugger = PrecisionDebugger(task="tensor", dump_path=tmp_path, level="mix")
+    debugger.start(model)
+    data = tmp_path / "step0" / "rank" / "dump_tensor_data"
+    # A folder stands where the file should.
+    (data / "Functional.linear.1.forward.output.0.pt").mkdir(parents=True)
+    model(torch.randn(128, 64)).backward()
+    debugger.stop()
+    debugger.step()
+    debugger.close()
+    text = "".join(records_of(tmp_path))
+    assert '"Functional.linear.1.forward"' in text
+    assert '"Functional.linear.1.forward.output.0.pt"' not in text
+    files = [path for path in data.iterdir() if path.is_file()]
+    assert text.count('"data_name"') == len(files) > 60
+    assert not list(tmp_path.rglob(".tmp*"))
 
-    def fail(self: PendingFile, *arguments: Any) -> Any:
-        if "linear.1.forward.output" not in str(self.naming(self)):
-            return original(self, *arguments)
-        if failing == "close":
-            return original(self, errno.ENOSPC)
-        if arguments[0] is not None:
-            arguments[0].discard()
-        self.fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        return None
 
-    monkeypatch.setattr(PendingFile, failing, fail)
-    capture(tmp_path / "dump")
-    monkeypatch.undo()
-    capture(tmp_path / "whole")
-    lost = {name for name in contents_of(tmp_path / "whole") if "linear.1.forward.output" in name}
-    found = contents_of(tmp_path / "dump")
-    # With it goes what only had its second name.
-    missing = set(contents_of(tmp_path / "whole")) - set(found)
-    assert lost and lost <= missing and len(missing) < 12
-    assert all(
-        f'"{Path(name).name}"' not in "".join(records_of(tmp_path / "dump")) for name in lost
-    )
-    assert len(records_of(tmp_path / "dump")) == 2
+LIMITED = """
+import resource, sys, torch
+from tensorprobe.capture import PrecisionDebugger
+torch.ones(1 << 22).add(1)
+debugger = PrecisionDebugger(task="tensor", dump_path=sys.argv[1], level="L1")
+debugger.start()
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+(torch.ones(300, 300) + 1) * torch.ones(2000, 1, 1).expand(2000, 3, 300)[:, :1]
+debugger.stop()
+debugger.step()
+debugger.close()
+"""
+
+
+def test_a_file_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], check=True)
+    text = "".join(records_of(tmp_path))
+    assert '"Tensor.__mul__.0.forward"' in text
+    assert '"Tensor.__mul__.0.forward.output.0.pt"' not in text
+    assert '"Tensor.__add__.0.forward.output.0.pt"' in text
+    assert text.count('"data_name"') == len(list(tmp_path.rglob("*.pt")))
     assert not list(tmp_path.rglob(".tmp*"))
 
 
@@ -396,3 +430,12 @@ def test_a_file_larger_than_one_write_takes(tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     assert (written, length) == ([0], size + 8)
     assert end == b"\7" * 5 + b"tail"
+
+
+if __name__ == "__main__":
+    if sys.argv[2] == "one":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        torch.set_num_threads(1)
+    torch.ones(1 << 22).add(1)
+    capture(Path(sys.argv[1]))
+    sys.stdout.write(f"has a team: {teamwork.has_team() and torch.get_num_threads() > 1}\n")
