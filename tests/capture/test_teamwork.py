@@ -7,10 +7,13 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,6 +21,8 @@ import torch
 from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger, teamwork
+from tensorprobe.capture.recorder import Recorder
+from tensorprobe.capture.teamwork import Teamwork
 from tensorprobe.cores import count_cores
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.statistics import host_kernel
@@ -37,7 +42,7 @@ def every_core() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def no_chore() -> None:
+def no_chore(named: list[int]) -> None:
     """Nothing to do meanwhile."""
 
 
@@ -56,20 +61,23 @@ def test_numbers_files_and_names(tmp_path: Path, region: int) -> None:
         os.open(tmp_path / f"hidden{number}", os.O_CREAT | os.O_WRONLY) for number in range(8)
     ]
     (tmp_path / "old").write_bytes(b"before")
-    chores = []
-    found, written, named = kernel.measure_and_write(
+    named: list[list[int]] = []
+    copied = torch.empty(1000, 1000, dtype=torch.float64)
+    source = torch.randn(1000, 1000, dtype=torch.float64)
+    found, written = kernel.measure_and_write(
         region,
         [(tensor.data_ptr(), tensor.numel(), "float32") for tensor in tensors],
         [
             (descriptor, b"head", tensor.data_ptr(), tensor.nbytes, b"tail")
             for tensor, descriptor in zip(tensors, descriptors, strict=True)
         ],
+        [(copied.data_ptr(), source.data_ptr(), source.nbytes)],
         [
             (False, str(tmp_path / "old"), str(tmp_path / "new")),
             (True, str(tmp_path / "new"), str(tmp_path / "second")),
             (True, str(tmp_path / "missing"), str(tmp_path / "third")),
         ],
-        lambda: chores.append("done"),
+        named.append,
     )
     for descriptor in descriptors:
         os.close(descriptor)
@@ -78,9 +86,9 @@ def test_numbers_files_and_names(tmp_path: Path, region: int) -> None:
     for number, tensor in enumerate(tensors):
         content = b"head" + tensor.numpy().tobytes() + b"tail"
         assert (tmp_path / f"hidden{number}").read_bytes() == content
-    assert named == [0, 0, errno.ENOENT]
+    assert torch.equal(copied, source)
+    assert named == [[0, 0, errno.ENOENT]]
     assert (tmp_path / "second").read_bytes() == b"before" and not (tmp_path / "old").exists()
-    assert chores == ["done"]
 
 
 def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, region: int) -> None:
@@ -88,7 +96,7 @@ def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, region: 
     reading = os.open(__file__, os.O_RDONLY)
     writing = os.open(tmp_path / "a", os.O_CREAT | os.O_WRONLY)
     jobs = [(fd, b"", tensor.data_ptr(), tensor.nbytes, b"") for fd in (reading, writing)]
-    _, written, _ = kernel.measure_and_write(region, [], jobs, [], no_chore)
+    _, written = kernel.measure_and_write(region, [], jobs, [], [], no_chore)
     os.close(reading)
     os.close(writing)
     assert written == [errno.EBADF, 0]
@@ -99,12 +107,12 @@ def test_a_chore_that_fails_is_told_when_the_files_are_written(tmp_path: Path, r
     tensor = torch.randn(1 << 18)
     descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_WRONLY)
 
-    def fail() -> None:
+    def fail(named: list[int]) -> None:
         raise KeyboardInterrupt
 
     job = (descriptor, b"", tensor.data_ptr(), tensor.nbytes, b"")
     with pytest.raises(KeyboardInterrupt):
-        kernel.measure_and_write(region, [], [job], [], fail)
+        kernel.measure_and_write(region, [], [job], [], [], fail)
     os.close(descriptor)
     assert (tmp_path / "a").stat().st_size == tensor.nbytes
 
@@ -112,14 +120,18 @@ def test_a_chore_that_fails_is_told_when_the_files_are_written(tmp_path: Path, r
 @pytest.mark.parametrize(
     "arguments",
     [
-        ([(0, 5, "float32")], [], []),
-        ([(1, 5)], [], []),
-        ([(ctypes.addressof(ctypes.c_long()), 1, "float3")], [], []),
-        ([], [(1, b"", 0, 5, b"")], []),
-        ([], [(1, "", 0, 0, b"")], []),
-        ([], [], [(False, "a\0b", "c")]),
-        ([], [], [(False, "a")]),
-        ((), [], []),
+        ([(0, 5, "float32")], [], [], []),
+        ([(1, 5)], [], [], []),
+        ([(ctypes.addressof(ctypes.c_long()), 1, "float3")], [], [], []),
+        ([], [(1, b"", 0, 5, b"")], [], []),
+        ([], [(1, "", 0, 0, b"")], [], []),
+        ([], [], [(0, 0, 5)], []),
+        ([], [], [(0, 0, -5)], []),
+        ([], [], [(1, 1)], []),
+        ([], [], (), []),
+        ([], [], [], [(False, "a\0b", "c")]),
+        ([], [], [], [(False, "a")]),
+        ((), [], [], []),
     ],
 )
 def test_wrong_work_is_refused_before_any_is_done(arguments: tuple[Any, ...]) -> None:
@@ -365,23 +377,34 @@ class Doubled(nn.Module):
         return [tensor * 2 for tensor in tensors]
 
 
-def test_calls_after_an_interrupted_one_are_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[PendingFile] = []
-    close = PendingFile.close
+@contextmanager
+def signal_at_call(function: Callable[..., Any], number: int, signum: int) -> Iterator[None]:
+    """Have a signal come when a function is called for so many times."""
+    left = number
 
-    def interrupt(self: PendingFile, error: int) -> bool:
-        closed.append(self)
-        if len(closed) == 3:
-            raise KeyboardInterrupt
-        return close(self, error)
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left
+        if event == "call" and frame.f_code is function.__code__:
+            left -= 1
+            if not left:
+                signal.raise_signal(signum)
 
-    monkeypatch.setattr(PendingFile, "close", interrupt)
+    sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        assert left <= 0
+
+
+def test_calls_after_an_interrupted_one_are_recorded(tmp_path: Path) -> None:
     model = Doubled()
     debugger = PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L0")
     debugger.start(model)
-    with pytest.raises(KeyboardInterrupt):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        signal_at_call(PendingFile.take, 3, signal.SIGINT),
+    ):
         model([torch.ones(100, 100) for _ in range(6)])
     for _ in range(2):
         model([torch.ones(100, 100) for _ in range(6)])
@@ -392,6 +415,61 @@ def test_calls_after_an_interrupted_one_are_recorded(
     assert text.count('"data_name"') == 24
     assert "forward.1" in text and "forward.2" in text
     assert not list(tmp_path.rglob(".tmp*"))
+
+
+class Chain(nn.Module):
+    """Large results of which each is changed without anybody being told, as soon as it is there."""
+
+    def forward(self, x: torch.Tensor) -> None:
+        for number in range(12):
+            result = x + number
+            memory = (ctypes.c_char * result.nbytes).from_address(result.data_ptr())
+            memory[:] = b"\xff" * result.nbytes
+
+
+def test_the_data_are_those_of_the_moment(tmp_path: Path) -> None:
+    x = torch.randn(300, 300)
+    with PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L1") as debugger:
+        debugger.start()
+        Chain()(x)
+    calls = calls_of(tmp_path)[0]
+    for number in range(12):
+        name = f"Tensor.__add__.{number}.forward"
+        (file,) = tmp_path.rglob(f"{name}.output.0.pt")
+        assert torch.equal(torch.load(file), x + number)
+        assert calls[name]["output"][0]["data_name"] == file.name
+        assert float(calls[name]["output"][0]["Max"]) == pytest.approx((x + number).max().item())
+
+
+@pytest.mark.parametrize(
+    "moment", [Recorder.add, Recorder._draft_kept, Teamwork._end_namings, PendingFile.take]
+)
+@pytest.mark.parametrize("number", [1, 4, 9])
+def test_a_capture_that_a_signal_ends_in_the_middle_of_a_record(
+    tmp_path: Path, moment: Callable[..., Any], number: int
+) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: debugger.stop())
+    debugger = PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L1")
+    try:
+        debugger.start()
+        with signal_at_call(moment, number, signal.SIGUSR1):
+            x = torch.randn(300, 300)
+            for _ in range(8):
+                x = (x @ x).softmax(-1) + x.t()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    debugger.step()
+    debugger.close()
+    assert torch._C._len_torch_function_stack() == 0
+    records = "".join(records_of(tmp_path))
+    for call in calls_of(tmp_path)[0].values():
+        for value in call["output"]:
+            assert value["Max"] is not None
+    for file in tmp_path.rglob("*.pt"):
+        assert torch.load(file) is not None and file.name in records
+    assert records.count("data_name") == len(list(tmp_path.rglob("*.pt")))
+    assert not list(tmp_path.rglob(".tmp*"))
+    assert not list(tmp_path.rglob("dump_error_info.log"))
 
 
 class Named(nn.Module):
@@ -423,7 +501,7 @@ def test_a_file_larger_than_one_write_takes(tmp_path: Path) -> None:
         pytest.skip("no room for it")
     descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_RDWR)
     job = (descriptor, b"head", tensor.data_ptr(), size, b"tail")
-    _, written, _ = kernel.measure_and_write(0, [], [job], [], no_chore)
+    _, written = kernel.measure_and_write(0, [], [job], [], [], no_chore)
     end = os.pread(descriptor, 9, size - 1)
     length = os.fstat(descriptor).st_size
     os.close(descriptor)

@@ -40,6 +40,20 @@ class KeptData:
         self.promised = 0
         self.delivered = 0
 
+    def begin(self, tensor: torch.Tensor, team: Teamwork, *, is_measured: bool) -> None:
+        """Have a team write a tensor that is going to be kept, if that can be begun.
+
+        Args:
+            tensor: a plain tensor that was not kept before.
+            team: the one that `keep` will be told.
+            is_measured: whether its numbers are known.
+        """
+        files = self._writer.tensor_files
+        place = self._transport.place_to_write_from(tensor)
+        if files is not None and place is not None:
+            frame, _ = files.frame_of(DTYPES[str(tensor.dtype)], tuple(tensor.shape))
+            team.begin(tensor, *place, frame, is_measured=is_measured)
+
     def keep(
         self,
         tensor: torch.Tensor,

@@ -5,7 +5,8 @@ begins and ends where the user says, perhaps in the middle of a `with torch.devi
 our mode would be the one that is popped at its end, and the device would stay.
 
 Inside a backward pass torch keeps the modes that were on at its beginning, and puts them back
-behind each node: what is removed there is removed again as soon as the pass is over.
+behind each node: what is removed there is removed again as soon as the pass is over. So it is with
+a mode that is removed, by a signal's handler, while it looks at a call: torch has it aside.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ __all__ = [
 _KEEPS_BOTTOM = "_len_torch_function_stack" in DeviceContext.__exit__.__code__.co_names
 
 
-# Modes that came back after they were removed, with their threads.
-_left: list[tuple[int, Any]] = []
+# Modes that come back after they were removed, with their threads; and whether they were on.
+_left: list[tuple[int, Any, bool]] = []
 
 
 def is_in_backward_pass() -> bool:
@@ -43,17 +44,22 @@ def is_in_backward_pass() -> bool:
 
 
 def end_removals() -> None:
-    """Remove what was to be removed inside a backward pass, if that is over."""
+    """Remove what could not be removed for good, now that it can."""
     if not _left or is_in_backward_pass():
         return
     thread = threading.get_ident()
     for place in [place for place in _left if place[0] == thread]:
         _left.remove(place)
-        mode = place[1]
-        if isinstance(mode, TorchDispatchMode):
+        _, mode, was_on = place
+        if not getattr(mode, "is_retired", True):
+            # It was out of the way for a while, and is on again.
+            continue
+        if not isinstance(mode, TorchDispatchMode):
+            _take_function_mode_out(mode)
+        elif was_on:
             _take_out(mode)
         else:
-            remove_function_mode(mode)
+            _leave(mode)
 
 
 def function_modes() -> list[Any]:
@@ -81,11 +87,16 @@ def insert_function_mode(mode: Any) -> None:
 
 def remove_function_mode(mode: Any) -> None:
     """Turn a function mode off, wherever it is."""
+    _note_removal(mode, was_on=_take_function_mode_out(mode))
+
+
+def _take_function_mode_out(mode: Any) -> bool:
+    """Take a function mode out of this thread's; returns whether it was there."""
     modes = function_modes()
     others = [one for one in modes if one is not mode]
     if len(others) < len(modes):
         set_function_modes(others)
-    _note_removal(mode)
+    return len(others) < len(modes)
 
 
 def insert_dispatch_mode(mode: TorchDispatchMode) -> None:
@@ -100,11 +111,16 @@ def insert_dispatch_mode(mode: TorchDispatchMode) -> None:
 
 def remove_dispatch_mode(mode: TorchDispatchMode) -> None:
     """Turn a dispatch mode off, wherever it is."""
-    if _take_out(mode):
-        # It takes itself off, and whatever else it has set.
+    _note_removal(mode, was_on=_leave(mode))
+
+
+def _leave(mode: TorchDispatchMode) -> bool:
+    """Take a dispatch mode out of this thread's, and all that it has set."""
+    was_on = _take_out(mode)
+    if was_on:
         _push_mode(mode)
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-    _note_removal(mode)
+    return was_on
 
 
 def _take_out(mode: TorchDispatchMode) -> bool:
@@ -116,6 +132,6 @@ def _take_out(mode: TorchDispatchMode) -> bool:
     return len(others) < len(modes)
 
 
-def _note_removal(mode: Any) -> None:
-    if is_in_backward_pass():
-        _left.append((threading.get_ident(), mode))
+def _note_removal(mode: Any, *, was_on: bool) -> None:
+    if not was_on or is_in_backward_pass():
+        _left.append((threading.get_ident(), mode, was_on))

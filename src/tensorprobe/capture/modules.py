@@ -238,18 +238,28 @@ class ModuleWatcher:
         return gate is not None and gate.leave_module(running, output, is_sealed(running.module))
 
     def _record(self, running: _Running, output: Any) -> None:
+        session = self._session
+        is_wanted = session.wants(running.name, "forward")
+        values = output if isinstance(output, tuple) else (output,)
+        session.recorder.record(
+            values if is_wanted and self._with_outputs else (),
+            functools.partial(self._make_record, running, output, values, is_wanted=is_wanted),
+        )
+
+    def _make_record(
+        self, running: _Running, output: Any, values: tuple[Any, ...], *, is_wanted: bool
+    ) -> None:
         name = running.name
         session = self._session
-        if session.wants(name, "forward"):
-            outputs = None
-            if self._with_outputs:
-                values = output if isinstance(output, tuple) else (output,)
-                outputs = session.recorder.draft_all(values, f"{name}.output")
-            session.recorder.add(
+        if is_wanted:
+            recorder = session.recorder
+            recorder.add(
                 name,
                 inputs=running.inputs,
                 kwargs=running.kwargs,
-                outputs=outputs,
+                outputs=recorder.draft_all(values, f"{name}.output")
+                if self._with_outputs
+                else None,
                 parameters=running.parameters,
                 is_recompute=session.is_recomputing(),
                 stack=session.read_stack(),

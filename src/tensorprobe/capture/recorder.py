@@ -126,7 +126,7 @@ class Recorder:
         self._lock = threading.RLock()
         # Writes and measures the host's tensors, where their data are kept.
         self._team = (
-            Teamwork.make(self._lock, self._statistics, self.forget_tensors)
+            Teamwork.make(self._lock, self._statistics, self.forget_tensors, transport.borrow)
             if info.task == "tensor"
             else None
         )
@@ -192,6 +192,29 @@ class Recorder:
                 for key, value in values.items()
             }
 
+    def record(self, values: Iterable[Any], make: Callable[[], None]) -> None:
+        """Have a record made of values, meanwhile their data are written if they are kept.
+
+        Args:
+            values: those of the record that may be new.
+            make: describes them, and adds the record.
+        """
+        team = self._team
+        if team is None or self._with_checksums:
+            make()
+            return
+        with team:
+            if not count_dispatch_modes() and not is_transforming():
+                for value in values:
+                    if type(value) in _TENSORS and self._drafts.find(value) is None:
+                        self._begin(value, team)
+            team.run(make)
+
+    def _begin(self, tensor: torch.Tensor, team: Teamwork) -> None:
+        if is_plain(tensor):
+            is_measured = self._drafts.find_numbers(tensor) is not None
+            self._data.begin(tensor, team, is_measured=is_measured)
+
     def add(
         self,
         name: str,
@@ -236,12 +259,13 @@ class Recorder:
                 and (statistics.is_waiting or checksums.is_waiting)
             ):
                 return
-            if self._team is None or self._unlooked > _TOGETHER_WITH_TEAM:
+            team = self._team
+            if team is None or (self._unlooked > _TOGETHER_WITH_TEAM and not team.is_running):
                 self._look()
             elif not self._owes_look:
                 self._owes_look = True
                 # Not `_look`: files are on their way, which it would not wait for.
-                self._team.owe(self._write_arrived)
+                team.owe(self._write_arrived)
 
     def _look(self) -> None:
         """Write what can be written of the records that have come, and keep their number down."""

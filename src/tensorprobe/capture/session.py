@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from tensorprobe.capture.mode_places import (
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.named_models import Models, ModuleNames
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
+from tensorprobe.capture.process import device_names
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
@@ -75,7 +75,7 @@ class Session:
             level=config.level,
             torch_version=torch.__version__,
             python_version=sys.version.split()[0],
-            devices=_devices(),
+            devices=device_names(),
             run=run,
         )
         self.config = config
@@ -412,19 +412,17 @@ class Session:
         result = function(*args, **kwargs)
         if api.api_name in WRITES_UNSEEN:
             recorder.forget_tensors()
-        try:
+        # An in-place operator written as a statement returns its left side.
+        values = result if type(result) is tuple else (result,)
+
+        def record() -> None:
             parent = self.current_module
             if is_wanted:
-                outputs = None
-                if self._with_outputs:
-                    # An in-place operator written as a statement returns its left side.
-                    values = result if type(result) is tuple else (result,)
-                    outputs = recorder.draft_all(values, f"{name}.output")
                 recorder.add(
                     name,
                     inputs=inputs,
                     kwargs=named,
-                    outputs=outputs,
+                    outputs=recorder.draft_all(values, f"{name}.output") if with_outputs else None,
                     is_recompute=self.is_recomputing(),
                     stack=self.read_stack(),
                     parent=parent,
@@ -432,8 +430,12 @@ class Session:
             else:
                 self._writer.place(name, parent)
             if edges is not None:
-                outputs_ = [result] if type(result) is torch.Tensor else tensors_in(result)
-                self.watch_gradients(name, edges, start, outputs_, parent, is_sealed=is_sealed)
+                outputs = [result] if type(result) is torch.Tensor else tensors_in(result)
+                self.watch_gradients(name, edges, start, outputs, parent, is_sealed=is_sealed)
+
+        with_outputs = is_wanted and self._with_outputs
+        try:
+            recorder.record(values if with_outputs else (), record)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
@@ -482,18 +484,14 @@ class Session:
         if not self.calls.reach(name):
             return
         recorder = self.recorder
-        of_into, of_out = self._with_gradients_in, self._with_gradients_out
-        with recorder.drafting:
-            into = recorder.draft_all(of_outputs, f"{name}.input") if of_into else None
-            out = recorder.draft_all(of_inputs, f"{name}.output") if of_out else None
-        above = None if parent is None else backward_of(parent)
-        recorder.add(name, inputs=into, outputs=out, parent=above)
+        with_into, with_out = self._with_gradients_in, self._with_gradients_out
 
+        def record() -> None:
+            into = recorder.draft_all(of_outputs, f"{name}.input") if with_into else None
+            out = recorder.draft_all(of_inputs, f"{name}.output") if with_out else None
+            above = None if parent is None else backward_of(parent)
+            recorder.add(name, inputs=into, outputs=out, parent=above)
 
-@functools.cache
-def _devices() -> tuple[str, ...]:
-    if torch.cuda.is_available():
-        return tuple(
-            f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())
+        recorder.record(
+            [*(of_outputs if with_into else ()), *(of_inputs if with_out else ())], record
         )
-    return ("cpu",)

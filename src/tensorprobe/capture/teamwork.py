@@ -1,11 +1,13 @@
 """Measure the host's tensors of a record and write their data at the same time.
 
-    with team:  drafts ─► tensors to measure, files to write
-    at its end  ─► torch's threads do both ─► numbers, files, which get their names the next time
-                   meanwhile: what is owed in Python
+    begin: tensors whose record is still to be made
+    run    ─► torch's threads measure and write them
+              meanwhile: names of files that are written ─► what is owed ─► the record is made,
+              with the tensors that were begun, and others
+    its end ─► those others are measured and written
 
 Where torch computes on every core, its threads wait there for the next operation: no other thread
-would be let in, so they do it themselves. A record's values do not change before the block ends.
+would be let in, so they do it themselves. A record's values do not change before it is made.
 """
 
 from __future__ import annotations
@@ -15,18 +17,22 @@ import functools
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
+from tensorprobe.capture.file_jobs import Borrow, FileJob, WaitingFiles
 from tensorprobe.capture.transforms import without_transforms
 from tensorprobe.new_file import HiddenFile
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.summary.host import view_place
 from tensorprobe.summary.statistics import (
     Four,
     Measured,
@@ -40,12 +46,12 @@ __all__ = ["Teamwork"]
 
 # Each file is open until the block ends, and a process has a limited number of them.
 _MOST_FILES = 8
+# Below so many bytes a file is written before its record would be made.
+_WORTH_BEGINNING = 1 << 16
+# So many files are usually written at a time.
+_STOCK = 2
 
 # Plain tuples: a step has hundreds of each.
-_Writing = tuple[PendingFile, int, int, torch.Tensor, "Callable[[], None] | None"]
-"""A file to be written: address and size of its content, whose that is, what to do after."""
-_Content = tuple[int, bytes, int, int, bytes]
-"""What is written to a descriptor: header, address and size of the content, trailer."""
 _Array = tuple[int, int, str]
 """What is measured: the address of elements without a gap, how many, of what type."""
 _Awaited = tuple[Measured, torch.Tensor, object]
@@ -57,13 +63,17 @@ _born = this_process()
 
 
 class Teamwork:
-    """What is to be measured and written by the end of a `with` block.
+    """What is to be measured and written by the end of a `with` block, or of `run`.
 
     Args:
         kernel: the compiled kernel.
         lock: held in the block, which may be entered again.
         statistics: measures what the kernel does not.
         forget: told when the numbers that were promised will not come.
+        borrow: gives memory for copies.
+
+    Attributes:
+        is_running: whether a record is being made whose numbers are not there yet.
     """
 
     def __init__(
@@ -72,23 +82,29 @@ class Teamwork:
         lock: threading.RLock,
         statistics: StatisticsQueue,
         forget: Callable[[], None],
+        borrow: Borrow,
     ) -> None:
         self._measure_and_write = kernel.measure_and_write
         self._lock: Any = lock
         self._statistics = statistics
         self._forget = forget
-        self._writings: list[_Writing] = []
+        self.is_running = False
+        self._jobs: list[FileJob] = []
+        self._waiting = WaitingFiles(borrow)
         self._arrays: list[_Array] = []
         self._awaited: list[_Awaited] = []
+        # What is being done.
+        self._jobs_now: list[FileJob] = []
+        self._awaited_now: list[_Awaited] = []
         # Files that have no name yet.
         self._unnamed: set[PendingFile] = set()
         self._links: list[_Naming] = []
         # Of files that are written: there is time for it while the next one is.
         self._namings: list[_Naming] = []
         # Those that got their names, or an error.
-        self._named: list[tuple[_Naming, int]] = []
+        self._named: deque[tuple[_Naming, int]] = deque()
         self._owed: list[Callable[[], None]] = []
-        # A file of the next tensor, open, and one that tells where.
+        # Files of the next tensors, open, and one that tells where.
         self._stock: list[HiddenFile] = []
         self._last: PendingFile | None = None
         # Whether an interrupt may have left a file that nobody knows.
@@ -100,12 +116,13 @@ class Teamwork:
         lock: threading.RLock,
         statistics: StatisticsQueue,
         forget: Callable[[], None],
+        borrow: Borrow,
     ) -> Teamwork | None:
         """Return one, None where there is nothing to do it with."""
         kernel = host_kernel()
         if not hasattr(kernel, "measure_and_write"):
             return None
-        return Teamwork(kernel, lock, statistics, forget)
+        return Teamwork(kernel, lock, statistics, forget, borrow)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -118,9 +135,46 @@ class Teamwork:
     ) -> None:
         try:
             self._is_torn |= kind is not None and not issubclass(kind, Exception)
-            self._finish()
+            if not self.is_running:
+                self._finish()
         finally:
             self._lock.release()
+
+    def begin(
+        self,
+        tensor: torch.Tensor,
+        address: int,
+        size: int,
+        frame: tuple[bytes, bytes],
+        *,
+        is_measured: bool,
+    ) -> None:
+        """Have `run` write the data of a tensor whose file is promised while it does.
+
+        Args:
+            tensor: the tensor.
+            address: of its elements, in C order.
+            size: of them, in bytes.
+            frame: what the file will have before and after them.
+            is_measured: whether its numbers are known.
+        """
+        # Where files go, the first of them tells.
+        if self._last is None or size < _WORTH_BEGINNING or len(self._jobs) >= _MOST_FILES:
+            return
+        if any(job.tensor is tensor for job in self._jobs):
+            return
+        job = FileJob(None, frame, address, size, tensor)
+        self._jobs.append(job)
+        if not is_measured and (plan := plan_on_host(tensor)) is not None:
+            job.measured = self._await(tensor, plan)
+
+    def run(self, make: Callable[[], None]) -> None:
+        """Make a record while what was begun is done; the rest of it is done then."""
+        with self:
+            if self.is_running or not self._jobs:
+                make()
+            else:
+                self._take_jobs(make)
 
     def write(
         self,
@@ -139,9 +193,13 @@ class Teamwork:
             tensor: whose data they are; kept until then.
             release: called when the content is no longer needed.
         """
-        self._writings.append((file, address, size, tensor, release))
         self._unnamed.add(file)
-        if len(self._writings) >= _MOST_FILES:
+        begun = self._begun(tensor)
+        if begun is not None and begun.file is None and begun.frame == file.frame:
+            begun.file = file
+            return
+        self._jobs.append(FileJob(file, file.frame, address, size, tensor, release))
+        if len(self._jobs) >= _MOST_FILES and not self.is_running:
             self._finish()
 
     def link(self, file: PendingFile, source: PendingFile) -> bool:
@@ -153,18 +211,14 @@ class Teamwork:
 
     def ask(self, tensor: torch.Tensor) -> Measured:
         """Have a tensor measured; its numbers are there when the block ends."""
-        ordered = None
-        if self._writings:
-            # Its data may just have been put in order, to be written.
-            _, address, _, written, _ = self._writings[-1]
-            ordered = address if written is tensor else None
+        begun = self._begun(tensor)
+        if begun is not None and begun.measured is not None:
+            return begun.measured
+        # Its data may just have been put in order, to be written.
+        last = self._jobs[-1] if self._jobs else None
+        ordered = last.address if last is not None and last.tensor is tensor else None
         plan = plan_on_host(tensor, ordered)
-        if plan is None:
-            return self._statistics.ask(tensor)
-        measured = Measured(None)
-        self._arrays.append(plan[:3])
-        self._awaited.append((measured, tensor, plan[3]))
-        return measured
+        return self._statistics.ask(tensor) if plan is None else self._await(tensor, plan)
 
     def owe(self, chore: Callable[[], None]) -> None:
         """Have something done while a file is written, at the latest by `settle`."""
@@ -173,10 +227,14 @@ class Teamwork:
     def settle(self) -> None:
         """Give all files that are written their names, and do what is owed."""
         with self._lock:
+            self._do_now()
             self._finish()
             try:
+                if self._waiting:
+                    self._work(self._waiting.take())
+                    self._finish()
                 while self._namings or self._named or self._owed:
-                    self._work()
+                    self._work([])
             finally:
                 stock, self._stock = self._stock, []
                 for hidden in stock:
@@ -188,50 +246,83 @@ class Teamwork:
             self._is_torn = False
             self._last.remove_hidden()
 
-    def _finish(self) -> None:
-        """Measure and write everything now."""
-        if self._writings or self._arrays:
-            self._work()
-        if self._links:
-            self._namings += self._links
-            self._links = []
+    def _begun(self, tensor: torch.Tensor) -> FileJob | None:
+        """Return what is being done with a tensor."""
+        for job in self._jobs_now:
+            if job.tensor is tensor:
+                return job
+        return None
 
-    def _work(self) -> None:
-        writings, self._writings = self._writings, []
+    def _await(self, tensor: torch.Tensor, plan: tuple[int, int, str, object]) -> Measured:
+        measured = Measured(None)
+        self._arrays.append(plan[:3])
+        self._awaited.append((measured, tensor, plan[3]))
+        return measured
+
+    def _finish(self) -> None:
+        """Measure everything now, and write or copy it."""
+        while self._jobs or self._arrays or self._waiting.is_overdue():
+            self._take_jobs()
+        links, self._links = self._links, []
+        for file, source in links:
+            # Its first name comes first.
+            is_early = source is not None and self._waiting.has(source)
+            (self._links if is_early else self._namings).append((file, source))
+
+    def _take_jobs(self, make: Callable[[], None] | None = None) -> None:
+        """Do what has come together, and `make` meanwhile."""
+        jobs, self._jobs = self._jobs[:_MOST_FILES], self._jobs[_MOST_FILES:]
+        if self._region():
+            self._work(*self._waiting.choose(jobs), make)
+        else:
+            self._work(self._waiting.take() + jobs, [], make)
+
+    def _work(
+        self,
+        jobs: list[FileJob],
+        copied: Sequence[FileJob] = (),
+        make: Callable[[], None] | None = None,
+    ) -> None:
+        """Write some files, copy the data of others, and measure what is to be measured."""
+        outer = self._jobs_now, self._awaited_now, self.is_running
         arrays, self._arrays = self._arrays, []
         awaited, self._awaited = self._awaited, []
         namings, self._namings = self._namings, []
         try:
-            opened, contents = self._open(writings)
-            found, written, named = self._measure_and_write(
+            opened = self._open(jobs)
+            self._jobs_now, self._awaited_now = [*opened, *copied], awaited
+            self.is_running = True
+            found, written = self._measure_and_write(
                 self._region(),
                 arrays,
-                contents,
+                [job.content() for job in opened],
+                [(job.target[0], job.address, job.size) for job in copied if job.target],
                 [file.naming(source) for file, source in namings],
-                self._do_meanwhile,
+                partial(self._do_meanwhile, namings, make),
             )
             for (measured, tensor, _), (_, count, name), numbers in zip(
                 awaited, arrays, found, strict=True
             ):
                 measured.numbers = numbers_of(numbers, count, name) or self._ask_alone(tensor)
-            self._named += zip(namings, named, strict=True)
-            for file, error in zip(opened, written, strict=True):
-                if file.close(error):
+            for job, error in zip(opened, written, strict=True):
+                if (file := job.end(error)) is not None:
                     self._namings.append((file, None))
+            self._waiting.add(copied)
         except BaseException as err:
             self._is_torn |= not isinstance(err, Exception)
             self._forget()
             reason = err if isinstance(err, Exception) else InterruptedError("it was interrupted")
-            for file in [naming[0] for naming in namings] + [writing[0] for writing in writings]:
+            for job in [*jobs, *copied]:
+                job.lose(reason)
+            for file, _ in namings:
                 if not file.is_done:
                     file.fail(reason)
+            # Their record may be made.
+            self._measure_alone(awaited)
             self._namings = [naming for naming in self._namings if not naming[0].is_done]
-            self._named = [named for named in self._named if not named[0][0].is_done]
             raise
         finally:
-            for _, _, _, _, release in writings:
-                if release is not None:
-                    release()
+            self._jobs_now, self._awaited_now, self.is_running = outer
 
     def _region(self) -> int:
         """Return what makes torch's threads run a function; 0 where this thread shall do it."""
@@ -239,36 +330,65 @@ class Teamwork:
             self._has_team = has_team()
         return _region() if self._has_team else 0
 
+    def _measure_alone(self, awaited: list[_Awaited]) -> None:
+        for measured, tensor, _ in awaited:
+            if measured.numbers is None:
+                measured.numbers = self._ask_alone(tensor)
+
     def _ask_alone(self, tensor: torch.Tensor) -> Four | None:
         with without_dispatch_modes(), without_transforms():
             return self._statistics.ask(tensor).numbers
 
-    def _open(self, writings: list[_Writing]) -> tuple[list[PendingFile], list[_Content]]:
-        """Open the files; returns those that can be, and what is written to them."""
-        opened: list[PendingFile] = []
-        contents: list[_Content] = []
-        for file, address, size, _, _ in writings:
-            descriptor = file.open(self._stock.pop() if self._stock else None)
-            if descriptor is not None:
-                header, trailer = file.frame
-                opened.append(file)
-                contents.append((descriptor, header, address, size, trailer))
-                self._last = file
-        return opened, contents
+    def _open(self, jobs: list[FileJob]) -> list[FileJob]:
+        """Open the files; returns those that can be."""
+        opened: list[FileJob] = []
+        for job in jobs:
+            place = job.file or self._last
+            assert place is not None, "begun after the first"
+            try:
+                job.hidden = self._stock.pop() if self._stock else place.open_hidden()
+            except OSError as err:
+                # What has no file yet is written in the usual way, where this is told.
+                job.lose(err)
+                continue
+            opened.append(job)
+            self._last = place
+        return opened
 
-    def _do_meanwhile(self) -> None:
+    def _do_meanwhile(
+        self,
+        namings: list[_Naming],
+        make: Callable[[], None] | None,
+        errors: list[int],
+    ) -> None:
         """Do what can be done while files are written."""
-        named, self._named = self._named, []
-        for (file, source), error in named:
-            self._unnamed.discard(file)
-            file.end_naming(source, error)
-        owed, self._owed = self._owed, []
-        for chore in owed:
-            chore()
-        if self._last is not None and not self._stock:
+        self._named.extend(zip(namings, errors, strict=True))
+        self._end_namings()
+        try:
+            owed, self._owed = self._owed, []
+            for chore in owed:
+                chore()
             # Without room for another file the next one tells.
             with suppress(OSError):
-                self._stock.append(self._last.open_ahead())
+                while self._last is not None and len(self._stock) < _STOCK:
+                    self._stock.append(self._last.open_hidden())
+        finally:
+            if make is not None:
+                make()
+
+    def _end_namings(self) -> None:
+        while self._named:
+            (file, source), error = self._named.popleft()
+            self._unnamed.discard(file)
+            file.end_naming(source, error)
+
+    def _do_now(self) -> None:
+        """Do what is on its way once more: whoever asks cannot wait, as in a signal's handler."""
+        self._end_namings()
+        for job in self._jobs_now:
+            if job.file is not None and not job.file.is_done:
+                job.file.write(view_place(job.address, job.size))
+        self._measure_alone(self._awaited_now)
 
 
 def has_team() -> bool:

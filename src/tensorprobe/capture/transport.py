@@ -92,15 +92,26 @@ class TensorTransport:
             if lane is not None:
                 self.save_through(lane, tensor, file)
                 return
-        elif not self._can_write_aside():
-            place = place_of(tensor)
-            if place is not None:
-                if team is None:
-                    file.write(view_place(*place))
-                else:
-                    team.write(file, *place, tensor)
-                return
-        self._save_host(tensor, file, team)
+        place = self.place_to_write_from(tensor)
+        if place is None:
+            self._save_host(tensor, file, team)
+        elif team is None:
+            file.write(view_place(*place))
+        else:
+            team.write(file, *place, tensor)
+
+    def place_to_write_from(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Return the address and size of a tensor's bytes if the caller writes them from there."""
+        if self._can_write_aside():
+            return None
+        return place_of(tensor)
+
+    def borrow(self, size: int) -> tuple[int, Callable[[], None]] | None:
+        """Return the address of memory, and what gives it back; None where there is no room."""
+        buffer = self._pool.take(size) if size <= self._pool.largest else None
+        if buffer is None:
+            return None
+        return buffer.memory.ctypes.data, partial(self._pool.give, buffer)
 
     def save_through(self, lane: Lane, tensor: torch.Tensor, file: PendingFile) -> None:
         """Take the bytes of a plain tensor that has some, by way of a lane."""

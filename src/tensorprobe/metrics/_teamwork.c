@@ -1,7 +1,7 @@
 /* Measure arrays, write files and name them at the same time, with the threads torch computes with.
  *
- *     caller:        names -> arrays -> files -> what Python has to do beside it
- *     other threads: files -> names -> arrays
+ *     caller:        names -> what Python has to do beside it -> files -> copies -> arrays
+ *     other threads: files -> copies -> arrays
  *
  * Why torch's threads: between two operations they wait without leaving their cores, so a thread of
  * our own would share a core with one that does nothing. They are reached through the function that
@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -31,6 +32,15 @@ typedef struct {
     struct iovec pieces[3]; /* what stands before the content, the content, what stands after it */
 } Writing;
 
+/* Memory is copied in pieces that several threads share. */
+#define COPIED_AT_ONCE ((size_t)1 << 18)
+
+typedef struct {
+    char *target;
+    const char *source;
+    size_t size;
+} Copy;
+
 /* A file gets its name, or another one. */
 typedef struct {
     int is_second, error;
@@ -41,9 +51,9 @@ typedef struct {
     Writing *writings;
     Naming *namings;
     Measuring **measurings;
-    Py_ssize_t writing_count, naming_count, measuring_count;
-    /* The next file; and of the other jobs, of which all names are the first. */
-    Py_ssize_t next_file, next_other;
+    Copy *copies;
+    Py_ssize_t writing_count, naming_count, measuring_count, copy_count;
+    Py_ssize_t next_file, next_array, next_copy;
     size_t bytes;
     /* What the caller does in Python, and what it needs for that. */
     PyObject *meanwhile;
@@ -91,6 +101,18 @@ static void run_namings(Naming *namings, Py_ssize_t count)
     }
 }
 
+static PyObject *tell_errors(const int *first, size_t distance, Py_ssize_t count)
+{
+    PyObject *errors = PyList_New(count);
+    for (Py_ssize_t i = 0; errors != NULL && i < count; i++) {
+        int number = *(const int *)((const char *)first + (size_t)i * distance);
+        PyObject *error = PyLong_FromLong(number);
+        if (error == NULL || PyList_SetItem(errors, i, error) < 0)
+            Py_CLEAR(errors);
+    }
+    return errors;
+}
+
 static int take_file(Work *work)
 {
     Py_ssize_t next = __atomic_fetch_add(&work->next_file, 1, __ATOMIC_RELAXED);
@@ -99,32 +121,45 @@ static int take_file(Work *work)
     return next < work->writing_count;
 }
 
-static int take_other(Work *work)
+static int take_copy(Work *work)
 {
-    Py_ssize_t next = __atomic_fetch_add(&work->next_other, 1, __ATOMIC_RELAXED);
-    if (next == 0)
-        run_namings(work->namings, work->naming_count);
-    else if (next <= work->measuring_count)
-        run_measuring(work->measurings[next - 1]);
-    return next <= work->measuring_count;
+    Py_ssize_t next = __atomic_fetch_add(&work->next_copy, 1, __ATOMIC_RELAXED);
+    if (next < work->copy_count)
+        memcpy(work->copies[next].target, work->copies[next].source, work->copies[next].size);
+    return next < work->copy_count;
+}
+
+static int take_array(Work *work)
+{
+    Py_ssize_t next = __atomic_fetch_add(&work->next_array, 1, __ATOMIC_RELAXED);
+    if (next < work->measuring_count)
+        run_measuring(work->measurings[next]);
+    return next < work->measuring_count;
+}
+
+/* Should it fail, that is seen once all are done. */
+static void call_meanwhile(Work *work)
+{
+    PyEval_RestoreThread(work->state);
+    PyObject *named =
+        tell_errors(&work->namings->error, sizeof *work->namings, work->naming_count);
+    PyObject *answer =
+        named == NULL ? NULL : PyObject_CallFunctionObjArgs(work->meanwhile, named, NULL);
+    Py_XDECREF(answer);
+    Py_XDECREF(named);
+    work->state = PyEval_SaveThread();
 }
 
 /* What every thread of the team does. */
 static void take_jobs(void *data)
 {
     Work *work = data;
-    if (PyThread_get_thread_ident() != work->caller) {
-        while (take_file(work) || take_other(work))
-            ;
-        return;
+    if (PyThread_get_thread_ident() == work->caller) {
+        run_namings(work->namings, work->naming_count);
+        call_meanwhile(work);
     }
-    while (take_other(work) || take_file(work))
+    while (take_file(work) || take_copy(work) || take_array(work))
         ;
-    PyEval_RestoreThread(work->state);
-    /* Should it fail, that is seen once all are done. */
-    PyObject *answer = PyObject_CallObject(work->meanwhile, NULL);
-    Py_XDECREF(answer);
-    work->state = PyEval_SaveThread();
 }
 
 static int parse_writing(PyObject *fields, Work *work, Writing *writing)
@@ -154,14 +189,63 @@ static int parse_writing(PyObject *fields, Work *work, Writing *writing)
     return 1;
 }
 
+/* Parse (target, source, size) into pieces; `pieces` NULL only counts them. -1: that is wrong. */
+static Py_ssize_t parse_copy(PyObject *fields, Work *work, Copy *pieces)
+{
+    PyObject *to, *from;
+    Py_ssize_t size, count = 0;
+    if (!PyArg_ParseTuple(fields, "OOn", &to, &from, &size))
+        return -1;
+    char *target = PyLong_AsVoidPtr(to), *source = PyLong_AsVoidPtr(from);
+    if (PyErr_Occurred())
+        return -1;
+    if (size < 0 || (size > 0 && (target == NULL || source == NULL))) {
+        PyErr_Format(PyExc_ValueError, "got %zd bytes from %p to %p", size, source, target);
+        return -1;
+    }
+    for (size_t at = 0; at < (size_t)size; at += COPIED_AT_ONCE, count++) {
+        size_t left = (size_t)size - at;
+        if (pieces != NULL)
+            pieces[count] = (Copy){target + at, source + at, left < COPIED_AT_ONCE ? left : COPIED_AT_ONCE};
+    }
+    if (pieces == NULL)
+        work->bytes += (size_t)size;
+    return count;
+}
+
+static int parse_copies(PyObject *copies, Work *work)
+{
+    Py_ssize_t given = PyList_Size(copies);
+    for (int is_counted = 0; is_counted < 2; is_counted++) {
+        Py_ssize_t total = 0;
+        for (Py_ssize_t i = 0; i < given; i++) {
+            PyObject *fields = PyList_GetItem(copies, i);
+            Copy *pieces = is_counted ? work->copies + total : NULL;
+            Py_ssize_t count = fields == NULL ? -1 : parse_copy(fields, work, pieces);
+            if (count < 0)
+                return 0;
+            total += count;
+        }
+        if (!is_counted && (work->copies = PyMem_Calloc((size_t)total, sizeof(Copy))) == NULL) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        work->copy_count = total;
+    }
+    return given >= 0;
+}
+
 static int parse_naming(PyObject *fields, Naming *naming)
 {
     return PyArg_ParseTuple(fields, "pO&O&", &naming->is_second, PyUnicode_FSConverter, &naming->old,
                             PyUnicode_FSConverter, &naming->path);
 }
 
-static int parse_work(PyObject *measurings, PyObject *writings, PyObject *namings, Work *work)
+static int parse_work(PyObject *measurings, PyObject *writings, PyObject *copies, PyObject *namings,
+                      Work *work)
 {
+    if (!parse_copies(copies, work))
+        return 0;
     for (Py_ssize_t i = 0; i < work->writing_count; i++) {
         PyObject *fields = PyList_GetItem(writings, i);
         if (fields == NULL || !parse_writing(fields, work, &work->writings[i]))
@@ -192,53 +276,40 @@ static PyObject *tell_measurings(const Work *work)
     return found;
 }
 
-static PyObject *tell_errors(const int *first, size_t distance, Py_ssize_t count)
-{
-    PyObject *errors = PyList_New(count);
-    for (Py_ssize_t i = 0; errors != NULL && i < count; i++) {
-        int number = *(const int *)((const char *)first + (size_t)i * distance);
-        PyObject *error = PyLong_FromLong(number);
-        if (error == NULL || PyList_SetItem(errors, i, error) < 0)
-            Py_CLEAR(errors);
-    }
-    return errors;
-}
-
 static PyObject *tell_work(const Work *work)
 {
     PyObject *found = tell_measurings(work);
     PyObject *written =
         tell_errors(&work->writings->error, sizeof *work->writings, work->writing_count);
-    PyObject *named = tell_errors(&work->namings->error, sizeof *work->namings, work->naming_count);
-    if (found != NULL && written != NULL && named != NULL)
-        return Py_BuildValue("NNN", found, written, named);
+    if (found != NULL && written != NULL)
+        return Py_BuildValue("NN", found, written);
     Py_XDECREF(found);
     Py_XDECREF(written);
-    Py_XDECREF(named);
     return NULL;
 }
 
 const char measure_and_write_doc[] =
-    "measure_and_write(region, measurings, writings, namings, meanwhile, /)\n--\n\n"
+    "measure_and_write(region, measurings, writings, copies, namings, meanwhile, /)\n--\n\n"
     "Do at the same time: measure arrays, a list of what `measure` takes; write files, a list of\n"
-    "(descriptor, header, address of the content, its size, trailer); and give other files names, a\n"
+    "(descriptor, header, address of the content, its size, trailer); copy memory, a list of (target,\n"
+    "source, size); and give other files names, a\n"
     "list of (whether it is a second name, old path, new path), one after the other. The caller\n"
-    "calls `meanwhile` as soon as nothing else is left for it. Returns what `measure` would, and the\n"
-    "error numbers of writing and of naming, 0 where it was done.\n\n"
+    "does the last first, and calls `meanwhile` with a list of error numbers, 0 where it was done.\n"
+    "Returns what `measure` would, and the error numbers of writing.\n\n"
     "`region` is the address of GOMP_parallel, or 0 where one thread shall do it all.";
 
 PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t arg_count)
 {
     (void)self;
-    if (!check_argument_count(arg_count, 5))
+    if (!check_argument_count(arg_count, 6))
         return NULL;
     Region region = (Region)PyLong_AsVoidPtr(args[0]);
     if (PyErr_Occurred())
         return NULL;
     Work work = {.measuring_count = PyList_Size(args[1]),
                  .writing_count = PyList_Size(args[2]),
-                 .naming_count = PyList_Size(args[3]),
-                 .meanwhile = args[4],
+                 .naming_count = PyList_Size(args[4]),
+                 .meanwhile = args[5],
                  .caller = PyThread_get_thread_ident()};
     if (PyErr_Occurred())
         return NULL;
@@ -248,7 +319,7 @@ PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t ar
     PyObject *told = NULL;
     if (work.writings == NULL || work.namings == NULL || work.measurings == NULL)
         PyErr_NoMemory();
-    else if (parse_work(args[1], args[2], args[3], &work)) {
+    else if (parse_work(args[1], args[2], args[3], args[4], &work)) {
         work.state = PyEval_SaveThread();
         /* As many threads as torch uses: for another number the team would be made anew. */
         if (region != NULL && work.bytes >= WORTH_A_TEAM)
@@ -264,6 +335,7 @@ PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t ar
         Py_XDECREF(work.namings[i].old);
         Py_XDECREF(work.namings[i].path);
     }
+    PyMem_Free(work.copies);
     PyMem_Free(work.measurings);
     PyMem_Free(work.namings);
     PyMem_Free(work.writings);

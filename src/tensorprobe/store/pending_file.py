@@ -104,44 +104,35 @@ class PendingFile:
         """What stands before and after the tensor's bytes."""
         return self._frame
 
-    def open_ahead(self) -> HiddenFile:
-        """Return a file that is open, for `open` of another one of the same folder.
+    def open_hidden(self) -> HiddenFile:
+        """Return a file of the same folder that is open, to be written and given to `take`.
 
         Raises:
             OSError: it cannot be made.
         """
-        return HiddenFile(self._folder)
+        try:
+            return HiddenFile(self._folder)
+        except FileNotFoundError:
+            # The first of its folder.
+            os.makedirs(self._folder, exist_ok=True)
+            return HiddenFile(self._folder)
 
     def remove_hidden(self) -> None:
         """Remove files of its folder that this process has opened, and not named."""
         remove_hidden(self._folder)
 
-    def open(self, ahead: HiddenFile | None = None) -> int | None:
-        """Return the descriptor for somebody who writes the whole file, and calls `close` then.
-
-        None if the file is lost.
+    def take(self, hidden: HiddenFile, error: int) -> bool:
+        """Take a file that somebody has written; returns whether it is whole and wants its name.
 
         Args:
-            ahead: what `open_ahead` returned, to be used.
-        """
-        self._hidden = ahead
-        try:
-            return self._open().descriptor
-        except OSError as err:
-            self.fail(err)
-            return None
-
-    def close(self, error: int) -> bool:
-        """End what `open` began; returns whether the file is written and wants its name.
-
-        Args:
+            hidden: the file, of which the caller knows nothing more.
             error: the number of the system's error, 0 without any.
         """
+        self._hidden = hidden
         try:
             if error:
                 raise OSError(error, os.strerror(error))
-            assert self._hidden is not None, "opened before"
-            self._hidden.close()
+            hidden.close()
         except OSError as err:
             self.fail(err)
             return False
@@ -151,15 +142,15 @@ class PendingFile:
         """Return how it gets its name: whether it is a second one, from what, to what.
 
         Args:
-            source: whose second name it is; None for a file that was written and closed.
+            source: whose second name it is; None for one that was taken.
         """
         if source is not None:
             return True, source._path, self._path
-        assert self._hidden is not None, "written before"
+        assert self._hidden is not None, "taken before"
         return False, self._hidden.hidden, self._path
 
     def end_naming(self, source: PendingFile | None, error: int) -> None:
-        """Say that somebody did what `naming` told; `error` as for `close`."""
+        """Say that somebody did what `naming` told; `error` as for `take`."""
         if not error:
             self._hidden = None
             self._end(None)
@@ -233,12 +224,7 @@ class PendingFile:
     def _open(self) -> HiddenFile:
         with self._lock:
             if self._hidden is None:
-                try:
-                    self._hidden = HiddenFile(self._folder)
-                except FileNotFoundError:
-                    # The first of its folder.
-                    os.makedirs(self._folder, exist_ok=True)
-                    self._hidden = HiddenFile(self._folder)
+                self._hidden = self.open_hidden()
             return self._hidden
 
     def _complete(self) -> None:

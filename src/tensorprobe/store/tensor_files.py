@@ -64,11 +64,22 @@ class TensorFiles:
             shape: of the tensor.
             checksum: the CRC-32 of its bytes, where that is known.
         """
-        if self._file_format == "npy" and dtype.native:
-            frame, suffix = npy_frame(dtype, shape), ".npy"
-        else:
-            frame, suffix = pt_frame(dtype, shape, checksum=checksum), ".pt"
+        frame, suffix = self.frame_of(dtype, shape, checksum=checksum)
         return self._take(name, suffix, frame)
+
+    def frame_of(
+        self, dtype: DType, shape: tuple[int, ...], *, checksum: int | None = None
+    ) -> tuple[tuple[bytes, bytes], str]:
+        """Return what stands around the data of a tensor in its file, and what its name ends with.
+
+        Args:
+            dtype: of the tensor.
+            shape: of the tensor.
+            checksum: the CRC-32 of its bytes, where that is known.
+        """
+        if self._file_format == "npy" and dtype.native:
+            return npy_frame(dtype, shape), ".npy"
+        return pt_frame(dtype, shape, checksum=checksum), ".pt"
 
     def promise_link(self, name: str, source: PendingFile) -> PendingFile | None:
         """Return what may become a second name of a file; None if that name is taken.

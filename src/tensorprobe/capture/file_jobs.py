@@ -1,0 +1,180 @@
+"""The files that a team writes: which of them now, and which wait for company.
+
+    jobs of a record ─► choose ─► now: written, several at the same time
+                                  copied: they wait, in memory of our own
+
+The system lets one thread into a file. So one that comes alone waits for the next: to copy its data
+takes a quarter of the time of writing them, and the tensor may change then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from tensorprobe.new_file import HiddenFile
+from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.summary.statistics import Measured
+
+__all__ = ["Borrow", "FileJob", "WaitingFiles"]
+
+Borrow = Callable[[int], "tuple[int, Callable[[], None]] | None"]
+"""Gives memory of a size: its address, and what gives it back; None where there is no room."""
+
+# Two threads have about as much to do when all files are this many times the largest.
+_BALANCED = 1.6
+# Below so many bytes a file is written as soon as its data would be copied.
+_SMALL = 1 << 16
+# What waits is lost with the process, and holds up the records that come after it.
+_MOST_WAITING = 7
+_LONGEST_WAIT = 16
+
+
+class FileJob:
+    """A file to be written with what lies at an address, the elements of a tensor in C order.
+
+    Args:
+        file: the promised file; None until there is one.
+        frame: what it has before and after the elements.
+        address: of the elements.
+        size: of them, in bytes.
+        tensor: whose they are.
+        release: gives the memory back, where that is our own.
+
+    Attributes:
+        measured: the tensor's numbers, where somebody has asked for them already.
+        hidden: the open file.
+        target: where the elements are copied to, and what gives that back.
+    """
+
+    __slots__ = (
+        "_release", "address", "file", "frame", "hidden", "measured", "size", "target", "tensor"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        file: PendingFile | None,
+        frame: tuple[bytes, bytes],
+        address: int,
+        size: int,
+        tensor: torch.Tensor,
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        self.file = file
+        self.frame = frame
+        self.address = address
+        self.size = size
+        self.tensor: torch.Tensor | None = tensor
+        self._release = release
+        self.measured: Measured | None = None
+        self.hidden: HiddenFile | None = None
+        self.target: tuple[int, Callable[[], None]] | None = None
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether the tensor may change before it is written."""
+        return self._release is not None
+
+    def move(self) -> None:
+        """Go on with the copy."""
+        if self.target is not None:
+            (self.address, self._release), self.target = self.target, None
+
+    def content(self) -> tuple[int, bytes, int, int, bytes]:
+        """Return what is written: descriptor, header, address and size, trailer."""
+        assert self.hidden is not None, "opened before"
+        header, trailer = self.frame
+        return self.hidden.descriptor, header, self.address, self.size, trailer
+
+    def end(self, error: int) -> PendingFile | None:
+        """Hand over what was written; returns the file if it wants its name."""
+        hidden, self.hidden = self.hidden, None
+        assert hidden is not None, "opened before"
+        self.free()
+        if self.file is None or self.file.is_done:
+            # Nobody wanted it, or who could not wait has written it himself.
+            hidden.discard()
+            return None
+        return self.file if self.file.take(hidden, error) else None
+
+    def lose(self, reason: Exception) -> None:
+        """Give it up."""
+        hidden, self.hidden = self.hidden, None
+        if hidden is not None:
+            hidden.discard()
+        self.free()
+        if self.file is not None and not self.file.is_done:
+            self.file.fail(reason)
+
+    def free(self) -> None:
+        """Let go of the tensor, and of memory of our own."""
+        self.tensor = None
+        self.move()
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+class WaitingFiles:
+    """Files that wait for others.
+
+    Args:
+        borrow: gives the memory that they wait in.
+    """
+
+    def __init__(self, borrow: Borrow) -> None:
+        self._borrow = borrow
+        self._waiting: list[FileJob] = []
+        self._waited = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def is_overdue(self) -> bool:
+        """Whether what waits should wait no longer; asked at the end of every record."""
+        self._waited += bool(self._waiting)
+        return self._is_overdue
+
+    @property
+    def _is_overdue(self) -> bool:
+        return self._waited >= _LONGEST_WAIT or len(self._waiting) >= _MOST_WAITING
+
+    def has(self, file: PendingFile) -> bool:
+        """Whether a file waits."""
+        return any(job.file is file for job in self._waiting)
+
+    def choose(self, jobs: list[FileJob]) -> tuple[list[FileJob], list[FileJob]]:
+        """Return which files are written now, and which of the jobs have a copy made to wait in."""
+        candidates = self._waiting + jobs
+        total = sum(job.size for job in candidates)
+        largest = max((job.size for job in candidates), default=0)
+        if total >= _BALANCED * largest or self._is_overdue:
+            return self.take() + jobs, []
+        now: list[FileJob] = []
+        copied: list[FileJob] = []
+        for job in jobs:
+            if job.has_own_memory:
+                copied.append(job)
+            elif job.size < _SMALL or (target := self._borrow(job.size)) is None:
+                now.append(job)
+            else:
+                job.target = target
+                copied.append(job)
+        return now, copied
+
+    def add(self, jobs: Iterable[FileJob]) -> None:
+        """Let jobs wait whose data were copied; those that nobody wants end."""
+        for job in jobs:
+            if job.file is None or job.file.is_done:
+                job.free()
+            else:
+                job.move()
+                job.tensor = None
+                self._waiting.append(job)
+
+    def take(self) -> list[FileJob]:
+        """Return all that wait; they wait no longer."""
+        waiting, self._waiting = self._waiting, []
+        self._waited = 0
+        return waiting
