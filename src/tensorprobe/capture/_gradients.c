@@ -126,8 +126,23 @@ static int find_own_places(Gate *self, PyObject *hook, PyObject *node, PyObject 
     return is_single;
 }
 
+/* Whether a call that has some of its gradients is over, now that this node runs; -1 on failure. The
+ * newest comes last. */
+static int ends_another(PyObject *opened, PyObject *node)
+{
+    Py_ssize_t count = PyList_Size(opened);
+    if (count <= 0)
+        return (int)count;
+    PyObject *start = PyObject_GetAttr(PyList_GetItem(opened, count - 1), text_start);
+    PyObject *number = start ? call_method(node, text__sequence_nr) : NULL;
+    int is_newer = number ? PyObject_RichCompareBool(start, number, Py_GT) : -1;
+    Py_XDECREF(start);
+    Py_XDECREF(number);
+    return is_newer;
+}
+
 /* Whether a pass is at work that takes nothing but reading; -1 on failure. */
-static int is_plain_pass(Gate *self)
+static int is_plain_pass(Gate *self, PyObject *node)
 {
     int is_active = is_true(PyObject_GetAttr(self->gradients, text_is_active));
     if (is_active <= 0)
@@ -137,21 +152,18 @@ static int is_plain_pass(Gate *self)
         return has_gradients < 0 ? -1 : 0;
     PyObject *task = PyObject_CallObject(self->current_pass, NULL);
     PyObject *opened = task ? PyDict_GetItemWithError(self->opened, task) : NULL;
-    int is_quiet = !PyErr_Occurred() && (!opened || !PyList_Size(opened));
+    int ends = PyErr_Occurred() ? -1 : opened ? ends_another(opened, node) : 0;
     Py_XDECREF(task);
-    if (PyErr_Occurred())
-        return -1;
-    return is_quiet ? is_alone(self) : 0;
+    return ends ? (ends < 0 ? -1 : 0) : is_alone(self);
 }
 
 /* Record the gradients of the root that is running: 1 if that was all, 0 if it takes Python. */
 static int take_gradients(Gate *self, PyObject *hook, PyObject *into, PyObject *out_of)
 {
-    int is_usual = is_plain_pass(self);
-    if (is_usual <= 0)
-        return is_usual;
     PyObject *node = PyObject_CallObject(self->current_node, NULL), *own = NULL;
-    is_usual = node ? find_own_places(self, hook, node, &own) : -1;
+    int is_usual = node ? is_plain_pass(self, node) : -1;
+    if (is_usual > 0)
+        is_usual = find_own_places(self, hook, node, &own);
     Py_XDECREF(node);
     if (is_usual > 0) {
         PyObject *places = PyObject_GetAttr(hook, text_outputs), *edges = PyObject_GetAttr(hook, text_edges);

@@ -242,8 +242,8 @@ class ModuleWatcher:
         is_wanted = session.wants(running.name, "forward")
         values = output if isinstance(output, tuple) else (output,)
         session.recorder.record(
-            values if is_wanted and self._with_outputs else (),
             functools.partial(self._make_record, running, output, values, is_wanted=is_wanted),
+            values if is_wanted and self._with_outputs else (),
         )
 
     def _make_record(
@@ -326,13 +326,16 @@ class ModuleWatcher:
         recorder = self._session.recorder
         try:
             with self._lock, torch._C.DisableTorchFunction():
-                if key in self._gradients.get(base, ("", {}))[1]:
+                gathered = self._gradients.get(base)
+                if gathered is not None and key in gathered[1]:
                     # The next backward pass has come, and the last lacked some parameters.
                     self._add_gradients(base)
-                if base not in self._gradients:
+                    gathered = None
+                if gathered is None:
                     number = recorder.next_number(base)
-                    self._gradients[base] = (f"{base}.{number}" if number else base, {})
-                name, arrived = self._gradients[base]
+                    gathered = (f"{base}.{number}" if number else base, {})
+                    self._gradients[base] = gathered
+                name, arrived = gathered
                 arrived[key] = recorder.draft(gradient, f"{name}.{key}")
                 if len(arrived) == count:
                     self._add_gradients(base)

@@ -192,12 +192,12 @@ class Recorder:
                 for key, value in values.items()
             }
 
-    def record(self, values: Iterable[Any], make: Callable[[], None]) -> None:
+    def record(self, make: Callable[[], None], *values: Iterable[Any]) -> None:
         """Have a record made of values, meanwhile their data are written if they are kept.
 
         Args:
-            values: those of the record that may be new.
             make: describes them, and adds the record.
+            *values: those of the record that may be new.
         """
         team = self._team
         if team is None or self._with_checksums:
@@ -205,7 +205,7 @@ class Recorder:
             return
         with team:
             if not count_dispatch_modes() and not is_transforming():
-                for value in values:
+                for value in itertools.chain(*values):
                     if type(value) in _TENSORS and self._drafts.find(value) is None:
                         self._begin(value, team)
             team.run(make)

@@ -435,7 +435,7 @@ class Session:
 
         with_outputs = is_wanted and self._with_outputs
         try:
-            recorder.record(values if with_outputs else (), record)
+            recorder.record(record, values if with_outputs else ())
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
@@ -492,6 +492,4 @@ class Session:
             above = None if parent is None else backward_of(parent)
             recorder.add(name, inputs=into, outputs=out, parent=above)
 
-        recorder.record(
-            [*(of_outputs if with_into else ()), *(of_inputs if with_out else ())], record
-        )
+        recorder.record(record, of_outputs if with_into else (), of_inputs if with_out else ())
