@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import models
 import pytest
 import torch
 from gradient_runs import flat
@@ -65,3 +66,34 @@ def test_every_kind_of_call_is_recorded_as_by_python(form: str, tmp_path: Path) 
     assert [name for name, _ in compiled] == [name for name, _ in plain]
     for (name, call), (_, wanted) in zip(compiled, plain, strict=True):
         assert call == wanted, name
+
+
+def records_of_model(folder: Path, case: models.Case, listed: tuple[str, ...]) -> list[Any]:
+    """Train a model for three steps at level mix; returns each call with everything of it."""
+    config = folder.with_suffix(".json")
+    block = {"list": listed}
+    config.write_text(json.dumps({"task": "statistics", "level": "mix", "statistics": block}))
+    before = torch.get_num_threads()
+    debugger = PrecisionDebugger(config, dump_path=folder)
+    try:
+        models.train(case, "fp32", debugger)
+    finally:
+        torch.set_num_threads(before)
+        debugger.close()
+    return [
+        (part.info.step, name, call.inputs, call.kwargs, call.outputs, call.parameters)
+        for part in open_dump(folder).parts
+        for name in part.names
+        for call in [part.call(name)]
+    ]
+
+
+@pytest.mark.parametrize("name", ["cnn", "gpt", "gpt recomputed", "llama-like", "moe", "unet"])
+def test_a_model_is_recorded_as_by_python(name: str, tmp_path: Path) -> None:
+    case = models.CASES[name]
+    compiled = records_of_model(tmp_path / "compiled", case, ())
+    plain = records_of_model(tmp_path / "plain", case, ("name-regex(.*)",))
+    assert len(compiled) > 100
+    assert [call[:2] for call in compiled] == [call[:2] for call in plain]
+    for call, wanted in zip(compiled, plain, strict=True):
+        assert call == wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,21 @@ def test_modules_are_named_as_torch_names_them(pair: tuple[Net, Net]) -> None:
         path: path for path in expected
     }
     assert [path for path, _ in _paths_in(model)] == list(expected)
+
+
+class Renamed(nn.Module):
+    """Calls its part by another name."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        for path, module in super().named_modules(*args, **kwargs):
+            yield path.replace("part", "other"), module
+
+
+def test_a_module_may_name_its_own(pair: tuple[Net, Net]) -> None:
+    model = nn.Sequential(Renamed(pair[0]))
+    names = ModuleNames([("", model)])
+    assert names.known(pair[0]) == "0.other"

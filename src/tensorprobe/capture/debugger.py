@@ -399,8 +399,8 @@ class PrecisionDebugger:
                 return None
             if self._overflows is not None and self._overflows.is_spent:
                 return None
-            if self._transport is None:
-                self._transport = TensorTransport(self._config.memory_budget << 20)
+            is_first = self._transport is None
+            self._transport = self._transport or TensorTransport(self._config.memory_budget << 20)
             self._session = Session(
                 self._config,
                 self._apis,
@@ -412,6 +412,7 @@ class PrecisionDebugger:
                 transport=self._transport,
                 overflows=self._overflows,
                 finisher=self._finisher,
+                is_first=is_first,
             )
         return self._session
 

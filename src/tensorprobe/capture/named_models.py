@@ -110,6 +110,9 @@ def _paths_in(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
         path, module = left.pop()
         if id(module) in seen:
             continue
+        if type(module).named_modules is not torch.nn.Module.named_modules:
+            # It has a say in what its modules are called.
+            return list(model.named_modules())
         seen.add(id(module))
         found.append((path, module))
         if module._modules:

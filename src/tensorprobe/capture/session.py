@@ -63,6 +63,7 @@ class Session:
         tell_once: Callable[[str], None] | None = None,
         overflows: OverflowCount | None = None,
         finisher: Finisher | None = None,
+        is_first: bool = True,
     ) -> None:
         if overflows is not None:
             overflows.steps += 1
@@ -81,7 +82,10 @@ class Session:
         self.config = config
         self.apis = apis
         folder = rank_folder(config.dump_path, step=step, rank=rank)
-        self._writer = DumpWriter(folder, info, file_format=config.file_format, on_trouble=tell)
+        # A device waits for the host when a step begins. The first tells whether there is a folder.
+        self._writer = DumpWriter(
+            folder, info, file_format=config.file_format, on_trouble=tell, opens_late=not is_first
+        )
         self._transport = transport
         self._overflows = overflows
         # A search for overflows counts what it finds, so that its steps end one by one.

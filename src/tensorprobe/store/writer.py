@@ -21,17 +21,17 @@ from json.encoder import encode_basestring_ascii
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
-from tensorprobe._version import __version__
 from tensorprobe.errors import NameFormatError
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder
+from tensorprobe.store.dump_header import header_of
 from tensorprobe.store.error_log import ErrorLog
 from tensorprobe.store.file_names import file_name_of, rank_folder
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.journal import Journal
-from tensorprobe.store.layout import DATA_FOLDER, FORMAT_VERSION, GAPS_KEY, OWN_KEY
+from tensorprobe.store.layout import DATA_FOLDER, GAPS_KEY
 from tensorprobe.store.leaf_encode import EncodableCall, encode_call
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
@@ -71,9 +71,11 @@ class DumpWriter:
         on_trouble: told once, in words, when something cannot be written; logs by default.
         host: a writer whose folder this one shares: it adds debug.json to that dump, and is closed
             with it at the latest.
+        opens_late: whether the folder is only taken when there is something to write.
 
     Attributes:
-        folder: where the dump really goes: `proc{pid}` beside it if another writer has `folder`.
+        folder: where the dump really goes, once it is opened: `proc{pid}` beside it if another
+            writer has `folder`.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class DumpWriter:
         file_format: Literal["pt", "npy"] = "pt",
         on_trouble: Callable[[str], None] = _LOG.warning,
         host: DumpWriter | None = None,
+        opens_late: bool = False,
     ) -> None:
         self.folder = Path(folder)
         self._info = info
@@ -106,17 +109,11 @@ class DumpWriter:
         self._unplaced: list[tuple[str, str | None]] = []
         self._host = host
         self._guests: list[DumpWriter] = []
-        try:
-            if host is None:
-                self._start()
-            else:
-                self._join(host)
-        except OSError as err:
-            self._lose("the dump", err)
+        self._is_opened = False
         names: TakenNames = TakenNames() if host is None else host._files.names
-        self._files: TensorFiles = TensorFiles(
-            self.folder / DATA_FOLDER, file_format, names, self._lose
-        )
+        self._files: TensorFiles = self._make_files(names)
+        if not opens_late:
+            self._open()
 
     def __enter__(self) -> DumpWriter:
         return self
@@ -198,9 +195,10 @@ class DumpWriter:
     def place(self, name: str, parent: str | None) -> None:
         """Add a call that is not recorded to the tree of modules, which no filter reduces."""
         with self._lock:
-            if self._is_mine and not self._is_saved_values and self._info.level != "L1":
+            is_mine = self._is_mine if self._is_opened else in_process(self._process)
+            if is_mine and not self._is_saved_values and self._info.level != "L1":
                 self._unplaced.append((name, parent))
-                if len(self._unplaced) >= _PLACED_TOGETHER:
+                if len(self._unplaced) >= _PLACED_TOGETHER and self._is_mine:
                     self._place_waiting()
 
     def save_tensor(
@@ -233,7 +231,7 @@ class DumpWriter:
     @property
     def tensor_files(self) -> TensorFiles | None:
         """What makes this dump's data files, for whoever writes them later; None if none can be."""
-        if self._claim is not None and in_process(self._process):
+        if self._is_mine:
             return self._files
         self._refuse()
         return None
@@ -243,6 +241,7 @@ class DumpWriter:
         if not in_process(self._process):
             return
         with self._lock:
+            self._open()
             self._gap_count += 1
             if len(self._gaps) < _LISTED_GAPS:
                 self._gaps.append(problem)
@@ -262,6 +261,7 @@ class DumpWriter:
         if not in_process(self._process):
             return
         with self._lock:
+            self._open()
             self._take_room()
             claim, self._claim = self._claim, None
             if claim is None:
@@ -284,6 +284,7 @@ class DumpWriter:
         if not in_process(self._process):
             return
         with self._lock:
+            self._is_opened = True
             claim, self._claim = self._claim, None
             if claim is None:
                 return
@@ -303,7 +304,29 @@ class DumpWriter:
     @property
     def _is_mine(self) -> bool:
         # After a fork the child holds the same descriptors: its records are not part of this rank.
-        return self._claim is not None and in_process(self._process)
+        if not in_process(self._process):
+            return False
+        if not self._is_opened:
+            self._open()
+        return self._claim is not None
+
+    def _open(self) -> None:
+        """Take the folder, if that was not tried before."""
+        with self._lock:
+            if self._is_opened:
+                return
+            self._is_opened = True
+            try:
+                if self._host is None:
+                    self._start()
+                else:
+                    self._join(self._host)
+            except OSError as err:
+                self._lose("the dump", err)
+            self._files = self._make_files(self._files.names)
+
+    def _make_files(self, names: TakenNames) -> TensorFiles:
+        return TensorFiles(self.folder / DATA_FOLDER, self._file_format, names, self._lose)
 
     def _start(self) -> None:
         claim = claim_folder(self.folder)
@@ -322,6 +345,7 @@ class DumpWriter:
     def _join(self, host: DumpWriter) -> None:
         """Write into the folder that another writer has claimed and emptied."""
         with host._lock:
+            host._open()
             if host._claim is None:
                 # It could not be claimed, which the host has told.
                 return
@@ -329,7 +353,7 @@ class DumpWriter:
             host._take_room()
             self.folder = host.folder
             self._journals[self._main] = Journal(os.path.join(self.folder, self._main))
-            self._journals[self._main].append(self._header())
+            self._journals[self._main].append(header_of(self._info, self.folder))
             self._claim = host._claim
             host._guests.append(self)
 
@@ -358,7 +382,7 @@ class DumpWriter:
             path = os.path.join(folder, name)
             # What a killed run left in their places must go now; nobody needs them without records.
             self._journals[name] = Journal(path, beginning=beginning, is_lazy=claim.is_new)
-        self._journals[self._main].append(self._header())
+        self._journals[self._main].append(header_of(self._info, self.folder))
         if not self._is_saved_values:
             self._stacks = StackFile(self._journals["stack.json"])
         # Only now, so that at any moment the folder holds a dump that opens.
@@ -403,32 +427,6 @@ class DumpWriter:
             with self._lock:
                 self._gap_count += 1
         return False
-
-    def _header(self) -> bytes:
-        info = self._info
-        has_data = info.task in ("tensor", "overflow_check")
-        own: dict[str, Any] = {"format": FORMAT_VERSION, "version": __version__}
-        for key, value in (
-            ("run", info.run),
-            ("torch", info.torch_version),
-            ("python", info.python_version),
-        ):
-            if value is not None:
-                own[key] = value
-        for key, number in (("rank", info.rank), ("step", info.step)):
-            if number is not None:
-                own[key] = number
-        if info.devices:
-            own["devices"] = list(info.devices)
-        fields = {
-            "task": info.task,
-            "level": info.level,
-            "framework": info.framework,
-            "dump_data_dir": os.fspath(self.folder / DATA_FOLDER) if has_data else None,
-            OWN_KEY: own,
-        }
-        lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in fields.items()]
-        return ("{\n" + "".join(lines) + ' "data": {').encode()
 
     def _write_companions(self, name: str, stack: tuple[Frame, ...], parent: str | None) -> None:
         if self._is_saved_values:
