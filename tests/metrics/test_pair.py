@@ -162,6 +162,17 @@ def test_edges_in_any_mixture(
 
 
 @all_paths
+@pytest.mark.parametrize("count", [2, 9, 1030])
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_difference_beyond_float_hides_no_larger_ratio(path: str, count: int, place: int) -> None:
+    left, right = np.zeros((2, count), np.float32)
+    left[place], right[place] = 3e38, -3e38
+    left[count // 2], right[count // 2] = 3e38, 1.0
+    sides = [TensorData(FLOAT32, left), TensorData(FLOAT32, right)]
+    assert_right(measure(path, *sides), *map(elements_of, sides))
+
+
+@all_paths
 @settings(max_examples=60, deadline=None)
 @given(
     exponent=st.integers(-149, 126),

@@ -429,7 +429,8 @@ static void measure_narrow_block(Pair *pair, const Side *a, const Side *b, Py_ss
     }
     double least = block.max_relative * (1.0 - NEAR), most = block.max_relative * (1.0 + NEAR);
     double known = pair->max_relative * (1.0 - NEAR);
-    if (block.doubtful)
+    /* Where a difference is more than float holds, its ratio says nothing about the largest. */
+    if (block.doubtful || isinf(block.max_relative))
         variant->find_ratios(x, y, padded, &block);
     else if (block.unequal && most >= pair->max_relative)
         block.max_relative = variant->find_ratio(x, y, padded, ratios, (float)fmax(least, known));
