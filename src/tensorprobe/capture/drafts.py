@@ -73,11 +73,13 @@ class Draft(EncodesItself):
 
     def encode(self, requires_grad: bool, form: str | None = None) -> str:
         """Return the record of the tensor, or of one of this form that it is a part of."""
-        assert self.measured.numbers is not None, "delivered before"
+        numbers = self.measured.numbers
+        if numbers is None:
+            raise ValueError("numbers that did not come")
         return encode_tensor(
             _DTYPE_NAMES[self.dtype],
             self.shape,
-            *self.measured.numbers,
+            *numbers,
             requires_grad,
             None if self.checked is None else str(self.checked),
             None if self.file is None else self.file.data_name,

@@ -15,6 +15,7 @@ import torch
 
 from tensorprobe.new_file import HiddenFile
 from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.summary.host import view_place
 from tensorprobe.summary.statistics import Measured
 
 __all__ = ["Borrow", "FileJob", "WaitingFiles"]
@@ -89,14 +90,22 @@ class FileJob:
 
     def end(self, error: int) -> PendingFile | None:
         """Hand over what was written; returns the file if it wants its name."""
-        hidden, self.hidden = self.hidden, None
+        hidden, file = self.hidden, self.file
         assert hidden is not None, "opened before"
-        self.free()
-        if self.file is None or self.file.is_done:
+        wants_name = file is not None and not file.is_done and file.take(hidden, error)
+        if file is None or file.is_done:
             # Nobody wanted it, or who could not wait has written it himself.
             hidden.discard()
-            return None
-        return self.file if self.file.take(hidden, error) else None
+            wants_name = False
+        self.hidden = self.file = None
+        self.free()
+        return file if wants_name else None
+
+    def rescue(self, reason: Exception) -> None:
+        """Write it now if that is still to be done, whatever ended the work of the team."""
+        if self.file is not None and not self.file.is_done:
+            self.file.write(view_place(self.address, self.size))
+        self.lose(reason)
 
     def lose(self, reason: Exception) -> None:
         """Give it up."""
@@ -128,8 +137,10 @@ class WaitingFiles:
         self._waiting: list[FileJob] = []
         self._waited = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    @property
+    def jobs(self) -> list[FileJob]:
+        """Those that wait."""
+        return list(self._waiting)
 
     def is_overdue(self) -> bool:
         """Whether what waits should wait no longer; asked at the end of every record."""
@@ -140,17 +151,13 @@ class WaitingFiles:
     def _is_overdue(self) -> bool:
         return self._waited >= _LONGEST_WAIT or len(self._waiting) >= _MOST_WAITING
 
-    def has(self, file: PendingFile) -> bool:
-        """Whether a file waits."""
-        return any(job.file is file for job in self._waiting)
-
     def choose(self, jobs: list[FileJob]) -> tuple[list[FileJob], list[FileJob]]:
         """Return which files are written now, and which of the jobs have a copy made to wait in."""
         candidates = self._waiting + jobs
         total = sum(job.size for job in candidates)
         largest = max((job.size for job in candidates), default=0)
         if total >= _BALANCED * largest or self._is_overdue:
-            return self.take() + jobs, []
+            return candidates, []
         now: list[FileJob] = []
         copied: list[FileJob] = []
         for job in jobs:
@@ -173,8 +180,9 @@ class WaitingFiles:
                 job.tensor = None
                 self._waiting.append(job)
 
-    def take(self) -> list[FileJob]:
-        """Return all that wait; they wait no longer."""
-        waiting, self._waiting = self._waiting, []
-        self._waited = 0
-        return waiting
+    def prune(self) -> None:
+        """Let go of those that are written, or lost."""
+        kept = [job for job in self._waiting if job.file is not None and not job.file.is_done]
+        if len(kept) < len(self._waiting):
+            self._waited = 0
+        self._waiting = kept

@@ -11,7 +11,9 @@ a mode that is removed, by a signal's handler, while it looks at a call: torch h
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import torch
@@ -85,9 +87,26 @@ def insert_function_mode(mode: Any) -> None:
     set_function_modes([*modes[:lowest], mode, *modes[lowest:]])
 
 
-def remove_function_mode(mode: Any) -> None:
-    """Turn a function mode off, wherever it is."""
-    _note_removal(mode, was_on=_take_function_mode_out(mode))
+def remove_function_mode(mode: Any, *, is_retired: bool = False) -> None:
+    """Turn a function mode off, wherever it is.
+
+    Args:
+        mode: the mode.
+        is_retired: whether it does nothing any more. Then it may stay while torch, which has asked
+            whether there is a mode, is about to call it.
+    """
+    stays = is_retired and _is_called_by_torch()
+    _note_removal(mode, was_on=not stays and _take_function_mode_out(mode))
+
+
+def _is_called_by_torch() -> bool:
+    """Whether this happens in the middle of what torch does with modes: in a signal's handler."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == torch.overrides.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _take_function_mode_out(mode: Any) -> bool:

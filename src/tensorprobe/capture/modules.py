@@ -318,8 +318,10 @@ class ModuleWatcher:
             self._hook_parameters(_parameters_of(module), path, type(module).__name__)
 
     def _add_gradients(self, base: str) -> None:
-        name, arrived = self._gradients.pop(base)
-        self._session.recorder.add(name, parameters=arrived)
+        # A signal's handler that stops the capture takes them away from who is at it.
+        if (gathered := self._gradients.pop(base, None)) is not None:
+            name, arrived = gathered
+            self._session.recorder.add(name, parameters=arrived)
 
     def _take_gradient(self, base: str, key: str, count: int, gradient: torch.Tensor) -> None:
         """Take the gradient of one of a module's parameters, which are so many."""

@@ -200,7 +200,7 @@ class Recorder:
             *values: those of the record that may be new.
         """
         team = self._team
-        if team is None or self._with_checksums:
+        if team is None or self._with_checksums or team.is_running:
             make()
             return
         with team:

@@ -218,7 +218,7 @@ class Session:
             self._fast_paths = None
         if self._functions is not None:
             self._functions.retire()
-            remove_function_mode(self._functions)
+            remove_function_mode(self._functions, is_retired=True)
             self._functions = None
         self.module_dump.close()
         if self._modules is not None:

@@ -13,6 +13,7 @@ would be let in, so they do it themselves. A record's values do not change befor
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import multiprocessing
 import os
@@ -91,8 +92,7 @@ class Teamwork:
         self.is_running = False
         self._jobs: list[FileJob] = []
         self._waiting = WaitingFiles(borrow)
-        self._arrays: list[_Array] = []
-        self._awaited: list[_Awaited] = []
+        self._asked: list[tuple[_Array, _Awaited]] = []
         # What is being done.
         self._jobs_now: list[FileJob] = []
         self._awaited_now: list[_Awaited] = []
@@ -106,7 +106,9 @@ class Teamwork:
         self._owed: list[Callable[[], None]] = []
         # Files of the next tensors, open, and one that tells where.
         self._stock: list[HiddenFile] = []
+        self._stocks_up = True
         self._last: PendingFile | None = None
+        self._settlings = 0
         # Whether an interrupt may have left a file that nobody knows.
         self._is_torn = False
         self._has_team: bool | None = None
@@ -135,8 +137,8 @@ class Teamwork:
     ) -> None:
         try:
             self._is_torn |= kind is not None and not issubclass(kind, Exception)
-            if not self.is_running:
-                self._finish()
+            # Also inside `run`: a call that is made there may change what it was given.
+            self._finish()
         finally:
             self._lock.release()
 
@@ -199,7 +201,7 @@ class Teamwork:
             begun.file = file
             return
         self._jobs.append(FileJob(file, file.frame, address, size, tensor, release))
-        if len(self._jobs) >= _MOST_FILES and not self.is_running:
+        if len(self._jobs) >= _MOST_FILES:
             self._finish()
 
     def link(self, file: PendingFile, source: PendingFile) -> bool:
@@ -224,25 +226,33 @@ class Teamwork:
         """Have something done while a file is written, at the latest by `settle`."""
         self._owed.append(chore)
 
+    def empty(self) -> None:
+        """Write all that waits: somebody needs the memory."""
+        with self._lock:
+            self._finish()
+            while rest := [job for job in self._waiting.jobs if job not in self._jobs_now]:
+                self._work(rest)
+                self._finish()
+
     def settle(self) -> None:
         """Give all files that are written their names, and do what is owed."""
         with self._lock:
+            self._settlings += 1
             self._do_now()
-            self._finish()
+            self.empty()
             try:
-                if self._waiting:
-                    self._work(self._waiting.take())
-                    self._finish()
                 while self._namings or self._named or self._owed:
                     self._work([])
             finally:
                 stock, self._stock = self._stock, []
                 for hidden in stock:
                     hidden.discard()
+            # What is being done goes on, and its files are no longer wanted.
+            self._is_torn |= self.is_running
 
     def sweep(self) -> None:
         """Remove what an interrupt has left; every file is written or lost."""
-        if self._is_torn and self._last is not None:
+        if self._is_torn and not self.is_running and self._last is not None:
             self._is_torn = False
             self._last.remove_hidden()
 
@@ -255,27 +265,37 @@ class Teamwork:
 
     def _await(self, tensor: torch.Tensor, plan: tuple[int, int, str, object]) -> Measured:
         measured = Measured(None)
-        self._arrays.append(plan[:3])
-        self._awaited.append((measured, tensor, plan[3]))
+        self._asked.append((plan[:3], (measured, tensor, plan[3])))
         return measured
 
     def _finish(self) -> None:
         """Measure everything now, and write or copy it."""
-        while self._jobs or self._arrays or self._waiting.is_overdue():
+        while self._jobs or self._asked or (not self.is_running and self._waiting.is_overdue()):
+            count = len(self._jobs)
             self._take_jobs()
+            if self.is_running and len(self._jobs) >= count > 0:
+                # Too many files are open, and some of them are closed when `run` ends.
+                break
         links, self._links = self._links, []
         for file, source in links:
             # Its first name comes first.
-            is_early = source is not None and self._waiting.has(source)
+            is_early = source is not None and self._is_on_its_way(source)
             (self._links if is_early else self._namings).append((file, source))
+
+    def _is_on_its_way(self, file: PendingFile) -> bool:
+        if file.is_done:
+            return False
+        return any(job.file is file for job in (*self._waiting.jobs, *self._jobs_now))
 
     def _take_jobs(self, make: Callable[[], None] | None = None) -> None:
         """Do what has come together, and `make` meanwhile."""
         jobs, self._jobs = self._jobs[:_MOST_FILES], self._jobs[_MOST_FILES:]
-        if self._region():
+        if self.is_running:
+            self._work(jobs)
+        elif self._region():
             self._work(*self._waiting.choose(jobs), make)
         else:
-            self._work(self._waiting.take() + jobs, [], make)
+            self._work(self._waiting.jobs + jobs, [], make)
 
     def _work(
         self,
@@ -285,23 +305,28 @@ class Teamwork:
     ) -> None:
         """Write some files, copy the data of others, and measure what is to be measured."""
         outer = self._jobs_now, self._awaited_now, self.is_running
-        arrays, self._arrays = self._arrays, []
-        awaited, self._awaited = self._awaited, []
-        namings, self._namings = self._namings, []
+        asked, self._asked = self._asked, []
+        awaited = [waits for _, waits in asked]
+        self._namings = [naming for naming in self._namings if not naming[0].is_done]
+        namings = list(self._namings)
+        failures: list[Exception] = []
         try:
+            self._jobs_now = [*outer[0], *jobs, *copied]
             opened = self._open(jobs)
-            self._jobs_now, self._awaited_now = [*opened, *copied], awaited
+            self._jobs_now = [*outer[0], *opened, *copied]
+            self._awaited_now = [*outer[1], *awaited]
             self.is_running = True
             found, written = self._measure_and_write(
-                self._region(),
-                arrays,
+                # The team is busy with what is around this.
+                0 if outer[2] else self._region(),
+                [array for array, _ in asked],
                 [job.content() for job in opened],
                 [(job.target[0], job.address, job.size) for job in copied if job.target],
                 [file.naming(source) for file, source in namings],
-                partial(self._do_meanwhile, namings, make),
+                partial(self._do_meanwhile, namings, make, failures),
             )
-            for (measured, tensor, _), (_, count, name), numbers in zip(
-                awaited, arrays, found, strict=True
+            for ((_, count, name), (measured, tensor, _)), numbers in zip(
+                asked, found, strict=True
             ):
                 measured.numbers = numbers_of(numbers, count, name) or self._ask_alone(tensor)
             for job, error in zip(opened, written, strict=True):
@@ -313,16 +338,15 @@ class Teamwork:
             self._forget()
             reason = err if isinstance(err, Exception) else InterruptedError("it was interrupted")
             for job in [*jobs, *copied]:
-                job.lose(reason)
-            for file, _ in namings:
-                if not file.is_done:
-                    file.fail(reason)
+                job.rescue(reason)
             # Their record may be made.
             self._measure_alone(awaited)
-            self._namings = [naming for naming in self._namings if not naming[0].is_done]
             raise
         finally:
             self._jobs_now, self._awaited_now, self.is_running = outer
+            self._waiting.prune()
+        if failures:
+            raise failures[0]
 
     def _region(self) -> int:
         """Return what makes torch's threads run a function; 0 where this thread shall do it."""
@@ -340,15 +364,22 @@ class Teamwork:
             return self._statistics.ask(tensor).numbers
 
     def _open(self, jobs: list[FileJob]) -> list[FileJob]:
-        """Open the files; returns those that can be."""
+        """Open the files; returns those that can be, the others are lost or come back."""
         opened: list[FileJob] = []
-        for job in jobs:
+        for number, job in enumerate(jobs):
             place = job.file or self._last
             assert place is not None, "begun after the first"
             try:
                 job.hidden = self._stock.pop() if self._stock else place.open_hidden()
             except OSError as err:
-                # What has no file yet is written in the usual way, where this is told.
+                is_crowded = err.errno in (errno.EMFILE, errno.ENFILE)
+                self._stocks_up &= not is_crowded
+                if is_crowded and (opened or self.is_running):
+                    # There is room once those are closed. What was begun is promised to nobody.
+                    waiting = self._waiting.jobs
+                    left = [late for late in jobs[number:] if late.file and late not in waiting]
+                    self._jobs = left + self._jobs
+                    break
                 job.lose(err)
                 continue
             opened.append(job)
@@ -359,28 +390,43 @@ class Teamwork:
         self,
         namings: list[_Naming],
         make: Callable[[], None] | None,
+        failures: list[Exception],
         errors: list[int],
     ) -> None:
-        """Do what can be done while files are written."""
+        """Do what can be done while files are written, whose writing no failure here ends."""
         self._named.extend(zip(namings, errors, strict=True))
+        self._namings = [naming for naming in self._namings if naming not in namings]
         self._end_namings()
-        try:
-            owed, self._owed = self._owed, []
-            for chore in owed:
-                chore()
-            # Without room for another file the next one tells.
-            with suppress(OSError):
-                while self._last is not None and len(self._stock) < _STOCK:
-                    self._stock.append(self._last.open_hidden())
-        finally:
-            if make is not None:
-                make()
+        owed, self._owed = self._owed, []
+        for work in (*owed, self._fill_stock, make):
+            try:
+                if work is not None:
+                    work()
+            except Exception as err:  # noqa: BLE001 - raised when the files are written
+                failures.append(err)
+
+    def _fill_stock(self) -> None:
+        settlings = self._settlings
+        # Without room for another file the next one tells.
+        with suppress(OSError):
+            while self._stocks_up and self._last is not None and len(self._stock) < _STOCK:
+                hidden = self._last.open_hidden()
+                if self._settlings != settlings:
+                    # It is over, said a signal's handler.
+                    hidden.discard()
+                    return
+                self._stock.append(hidden)
 
     def _end_namings(self) -> None:
         while self._named:
-            (file, source), error = self._named.popleft()
+            named = self._named[0]
+            (file, source), error = named
+            if not file.is_done:
+                file.end_naming(source, error)
             self._unnamed.discard(file)
-            file.end_naming(source, error)
+            # A signal's handler may have been here meanwhile.
+            if self._named and self._named[0] is named:
+                self._named.popleft()
 
     def _do_now(self) -> None:
         """Do what is on its way once more: whoever asks cannot wait, as in a signal's handler."""

@@ -90,6 +90,9 @@ class TensorTransport:
         if device.type != "cpu" and tensor.numel():
             lane = self._lane(device)
             if lane is not None:
+                if team is not None:
+                    # It may have the memory that this waits for.
+                    team.empty()
                 self.save_through(lane, tensor, file)
                 return
         place = self.place_to_write_from(tensor)
@@ -107,7 +110,12 @@ class TensorTransport:
         return place_of(tensor)
 
     def borrow(self, size: int) -> tuple[int, Callable[[], None]] | None:
-        """Return the address of memory, and what gives it back; None where there is no room."""
+        """Return the address of memory, and what gives it back; None where there is no room.
+
+        Half of the budget is for whoever waits for room.
+        """
+        if self._pool.used + size > self._pool.budget // 2:
+            return None
         buffer = self._pool.take(size) if size <= self._pool.largest else None
         if buffer is None:
             return None

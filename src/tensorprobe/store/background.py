@@ -88,6 +88,11 @@ class BufferPool:
         return self._held
 
     @property
+    def used(self) -> int:
+        """The bytes of all buffers that somebody has."""
+        return self._held - self._free_bytes
+
+    @property
     def largest(self) -> int:
         """The size of the largest buffer that leaves room for three more."""
         return max(_SMALLEST, 1 << ((self.budget // 4).bit_length() - 1))

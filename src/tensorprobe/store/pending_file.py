@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from errno import ENOENT
 
 from tensorprobe.new_file import HiddenFile, remove_hidden
 from tensorprobe.store.tensor_bytes import Piece, write_at, write_whole_file
@@ -146,12 +147,14 @@ class PendingFile:
         """
         if source is not None:
             return True, source._path, self._path
-        assert self._hidden is not None, "taken before"
-        return False, self._hidden.hidden, self._path
+        hidden = self._hidden
+        # It may have its name already, from somebody who could not wait.
+        return False, self._path if hidden is None else hidden.hidden, self._path
 
     def end_naming(self, source: PendingFile | None, error: int) -> None:
         """Say that somebody did what `naming` told; `error` as for `take`."""
-        if not error:
+        # It may have its name already, from somebody who could not wait.
+        if not error or (source is None and error == ENOENT and os.path.exists(self._path)):
             self._hidden = None
             self._end(None)
         elif source is not None:
