@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from tensorprobe import PrecisionDebugger
-from tensorprobe.capture.named_models import ModuleNames, _paths_in
+from tensorprobe.capture.named_models import ModuleNames
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.store import open_dump
 
@@ -148,35 +147,3 @@ def test_a_wrapper_around_a_named_model_changes_no_name(pair: tuple[Net, Net]) -
     names = ModuleNames([("", pair[0])])
     assert names.path_of(wrapper) == ""
     assert names.path_of(pair[0].fc) == "fc"
-
-
-def test_modules_are_named_as_torch_names_them(pair: tuple[Net, Net]) -> None:
-    shared = nn.Linear(2, 2)
-    model = nn.Sequential(
-        pair[0], nn.ModuleDict({"a": shared, "b": nn.ModuleList([shared, pair[1]])})
-    )
-    model.register_module("nothing", None)
-    names = ModuleNames([("", model)])
-    expected = dict(model.named_modules())
-    assert {path: names.known(module) for path, module in expected.items()} == {
-        path: path for path in expected
-    }
-    assert [path for path, _ in _paths_in(model)] == list(expected)
-
-
-class Renamed(nn.Module):
-    """Calls its part by another name."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-        for path, module in super().named_modules(*args, **kwargs):
-            yield path.replace("part", "other"), module
-
-
-def test_a_module_may_name_its_own(pair: tuple[Net, Net]) -> None:
-    model = nn.Sequential(Renamed(pair[0]))
-    names = ModuleNames([("", model)])
-    assert names.known(pair[0]) == "0.other"

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -330,6 +331,34 @@ def test_the_data_are_those_of_the_moment(tmp_path: Path) -> None:
         assert torch.equal(torch.load(file), x + number)
         assert calls[name]["output"][0]["data_name"] == file.name
         assert float(calls[name]["output"][0]["Max"]) == pytest.approx((x + number).max().item())
+
+
+def test_files_are_begun_before_their_record_and_wait_for_others(tmp_path: Path) -> None:
+    if not teamwork._region() or count_cores() == 1:
+        pytest.skip("one thread writes one file after the other")
+    torch.ones(1 << 22).add(1)
+    seen: list[str] = []
+    kept_meanwhile: list[bool] = []
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.endswith(("file_jobs.py", "kept_data.py")):
+            seen.append(code.co_name)
+            around = frame.f_back
+            while around is not None and around.f_code.co_name != "_do_meanwhile":
+                around = around.f_back
+            kept_meanwhile.append(code.co_name == "keep" and around is not None)
+
+    with PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L1"):
+        x = torch.randn(300, 300)
+        sys.setprofile(look)
+        for _ in range(3):
+            x = x.cos()
+        sys.setprofile(None)
+    # The files of the results are promised while they are written, or copied to be written later.
+    # Where files go is known from the first that was opened.
+    assert seen.count("begin") == 3 and sum(kept_meanwhile) >= 2
+    assert "move" in seen and seen.count("content") >= 2
 
 
 class Named(nn.Module):

@@ -248,7 +248,9 @@ def test_few_files_that_may_be_open_cost_no_file(tmp_path: Path, free: int) -> N
     assert len(values) > 15
     for value in values:
         assert len(list(tmp_path.rglob(value["data_name"]))) == 1
-    assert not list(tmp_path.rglob("dump_error_info.log"))
+    # Other files than those of tensors may find no room for a while.
+    for log in tmp_path.rglob("dump_error_info.log"):
+        assert "the data of" not in log.read_text()
 
 
 @pytest.mark.parametrize("number", range(1, 12))

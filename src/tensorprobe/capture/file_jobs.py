@@ -4,7 +4,7 @@
                                   copied: they wait, in memory of our own
 
 The system lets one thread into a file. So one that comes alone waits for the next: to copy its data
-takes a quarter of the time of writing them, and the tensor may change then.
+takes a third of the time of writing them, or less, and the tensor may change then.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.host import view_place
 from tensorprobe.summary.statistics import Measured
 
-__all__ = ["Borrow", "FileJob", "WaitingFiles"]
+__all__ = ["SMALL", "Borrow", "FileJob", "WaitingFiles"]
 
 Borrow = Callable[[int], "tuple[int, Callable[[], None]] | None"]
 """Gives memory of a size: its address, and what gives it back; None where there is no room."""
 
 # Two threads have about as much to do when all files are this many times the largest.
 _BALANCED = 1.6
-# Below so many bytes a file is written as soon as its data would be copied.
-_SMALL = 1 << 16
+SMALL = 1 << 16
+"""Below so many bytes a file is written before its data would be copied, or its record made."""
 # What waits is lost with the process, and holds up the records that come after it.
 _MOST_WAITING = 7
 _LONGEST_WAIT = 16
@@ -163,7 +163,7 @@ class WaitingFiles:
         for job in jobs:
             if job.has_own_memory:
                 copied.append(job)
-            elif job.size < _SMALL or (target := self._borrow(job.size)) is None:
+            elif job.size < SMALL or (target := self._borrow(job.size)) is None:
                 now.append(job)
             else:
                 job.target = target

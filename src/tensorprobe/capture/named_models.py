@@ -81,48 +81,18 @@ class ModuleNames:
         return path
 
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
-        paths = _paths_in(model)
-        if self._paths:
-            paths = [(path, module) for path, module in paths if self.known(module) is None]
-        unnamed = [(_path_in(prefix, path), module) for path, module in paths]
+        unnamed = [
+            (_path_in(prefix, path), module)
+            for path, module in model.named_modules()
+            if self.known(module) is None
+        ]
         named = unnamed
-        while (
-            self._taken
-            and _has_parts(model)
-            and any((p, type(m).__name__) in self._taken for p, m in named)
-        ):
+        while _has_parts(model) and any((p, type(m).__name__) in self._taken for p, m in named):
             self._extra += 1
             named = [(_path_in(f"model{self._extra}", path), module) for path, module in unnamed]
         for path, module in named:
             self._paths[id(module)] = (path, weakref.ref(module))
             self._taken.add((path, type(module).__name__))
-
-
-def _paths_in(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """Return the modules in a model, as `named_modules` does at five times the cost.
-
-    Every step begins with it, and a device has nothing to do until it is over.
-    """
-    found: list[tuple[str, torch.nn.Module]] = []
-    seen: set[int] = set()
-    left: list[tuple[str, torch.nn.Module]] = [("", model)]
-    while left:
-        path, module = left.pop()
-        if id(module) in seen:
-            continue
-        if type(module).named_modules is not torch.nn.Module.named_modules:
-            # It has a say in what its modules are called.
-            return list(model.named_modules())
-        seen.add(id(module))
-        found.append((path, module))
-        if module._modules:
-            start = f"{path}." if path else ""
-            left += [
-                (start + name, inner)
-                for name, inner in reversed(module._modules.items())
-                if inner is not None
-            ]
-    return found
 
 
 def _has_parts(model: torch.nn.Module) -> bool:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
-from tensorprobe.capture.file_jobs import Borrow, FileJob, WaitingFiles
+from tensorprobe.capture.file_jobs import SMALL, Borrow, FileJob, WaitingFiles
 from tensorprobe.capture.transforms import without_transforms
 from tensorprobe.new_file import HiddenFile
 from tensorprobe.store.forks import in_process, this_process
@@ -47,8 +47,6 @@ __all__ = ["Teamwork"]
 
 # Each file is open until the block ends, and a process has a limited number of them.
 _MOST_FILES = 8
-# Below so many bytes a file is written before its record would be made.
-_WORTH_BEGINNING = 1 << 16
 # So many files are usually written at a time.
 _STOCK = 2
 
@@ -161,7 +159,7 @@ class Teamwork:
             is_measured: whether its numbers are known.
         """
         # Where files go, the first of them tells.
-        if self._last is None or size < _WORTH_BEGINNING or len(self._jobs) >= _MOST_FILES:
+        if self._last is None or size < SMALL or len(self._jobs) >= _MOST_FILES:
             return
         if any(job.tensor is tensor for job in self._jobs):
             return
