@@ -211,11 +211,14 @@ def test_a_record_that_cannot_be_made_costs_no_other_its_files(tmp_path: Path) -
 
 
 CROWDED = """
-import os, resource, sys, torch
+import os, resource, sys, time, torch
 from tensorprobe.capture import PrecisionDebugger
 debugger = PrecisionDebugger(task="tensor", dump_path=sys.argv[1], level="L1")
 debugger.start()
-torch.ones(400000) + 1
+# Until records are written, and the files that these go to are open.
+while not os.path.exists(sys.argv[1] + "/step0/rank/stack.json.part"):
+    torch.ones(400000) + 1
+    time.sleep(0.03)
 count, free = len(os.listdir("/proc/self/fd")), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (count + free + 20, 4096))
 held = []
