@@ -16,6 +16,8 @@
 #include <structmember.h>
 #include <string.h>
 
+#include "../_exchange.h"
+
 #define MOST_ARGUMENTS 16
 /* Kernels of Triton end in pointers to scratch memory, which ours do not use. */
 #define MOST_HIDDEN 4
@@ -102,29 +104,6 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t given)
     Py_RETURN_NONE;
 }
 
-/* What a tensor says of itself in one call, by DLPack's exchange: DLTensor and DLPackExchangeAPI. */
-typedef struct {
-    void *data;
-    int32_t device_type, device;
-    int32_t dimensions;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides;
-    uint64_t offset;
-} Shown;
-
-typedef struct {
-    uint32_t major, minor;
-    void *previous;
-    void *allocate, *from_object, *to_object;
-    int (*show)(void *, Shown *);
-    int (*current_stream)(int32_t, int32_t, void **);
-} Exchange;
-
-#define EXCHANGE_NAME "dlpack_exchange_api"
-#define EXCHANGE_MAJOR 1
-#define ON_CUDA 2
-
 /* Where the numbers of one device's tensors go, a row each; triton_statistics.py has the meaning. */
 typedef struct {
     PyObject_HEAD
@@ -145,7 +124,9 @@ typedef struct {
     int has_exchange;
 } Rows;
 
-#define TEXTS(X) X(numel) X(get_device) X(ndim) X(dtype) X(is_contiguous) X(data_ptr) X(numbers)
+#define TEXTS(X)                                                                                     \
+    X(numel) X(get_device) X(ndim) X(dtype) X(is_contiguous) X(is_neg) X(data_ptr)    \
+    X(numbers)
 #define DECLARE(text) static PyObject *text_##text;
 TEXTS(DECLARE)
 
@@ -160,6 +141,14 @@ static long long number_of(PyObject *answer)
 static long long ask_method(PyObject *tensor, PyObject *method)
 {
     return number_of(PyObject_CallMethodObjArgs(tensor, method, NULL));
+}
+
+/* Whether a method answers so, True or False. */
+static int answers(PyObject *tensor, PyObject *method, PyObject *wanted)
+{
+    PyObject *answer = PyObject_CallMethodObjArgs(tensor, method, NULL);
+    Py_XDECREF(answer);
+    return answer == wanted;
 }
 
 /* Whether the tables are written by the stream that is noted, on the device that is current. */
@@ -214,6 +203,9 @@ static PyObject *way_for_shown(Rows *self, PyObject *tensor, uint64_t *address, 
         *count *= shown.shape[i];
     }
     *address = (uint64_t)(uintptr_t)shown.data + shown.offset;
+    /* Memory of a tensor that negates does not hold its numbers. */
+    if (shown.code == FLOATS && !answers(tensor, text_is_neg, Py_False))
+        return NULL;
     return way_for_dtype(self, tensor);
 }
 
@@ -228,12 +220,10 @@ static PyObject *way_for(Rows *self, PyObject *tensor, uint64_t *address, long l
     PyObject *way = way_for_dtype(self, tensor);
     if (!way)
         return NULL;
-    PyObject *answer = PyObject_CallMethodObjArgs(tensor, text_is_contiguous, NULL);
-    int is_contiguous = answer == Py_True;
-    Py_XDECREF(answer);
-    *count = is_contiguous ? ask_method(tensor, text_numel) : 0;
+    int is_straight = answers(tensor, text_is_contiguous, Py_True) && answers(tensor, text_is_neg, Py_False);
+    *count = is_straight ? ask_method(tensor, text_numel) : 0;
     *address = *count > 0 ? (uint64_t)ask_method(tensor, text_data_ptr) : 0;
-    return is_contiguous ? way : NULL;
+    return is_straight ? way : NULL;
 }
 
 static int launch_row(Rows *self, PyObject *way, uint64_t address, Py_ssize_t count)
@@ -317,8 +307,8 @@ static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     long device;
     if ((kwargs && PyDict_Size(kwargs)) ||
         !PyArg_ParseTuple(args, "O!O!OOOlKKnnnnn", &PyDict_Type, &ways, &PyType_Type, &measured_class,
-                          &current_stream, &current_device, &capsule, &device, &extremes, &sums, &rows, &share, &most_programs,
-                          &alignment, &largest))
+                          &current_stream, &current_device, &capsule, &device, &extremes, &sums, &rows,
+                          &share, &most_programs, &alignment, &largest))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Rows *self = (Rows *)allocate(type, 0);
@@ -329,11 +319,7 @@ static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->current_stream = Py_NewRef(current_stream);
     self->current_device = Py_NewRef(current_device);
     self->capsule = Py_NewRef(capsule);
-    if (PyCapsule_IsValid(capsule, EXCHANGE_NAME)) {
-        self->exchange = PyCapsule_GetPointer(capsule, EXCHANGE_NAME);
-        if (self->exchange->major != EXCHANGE_MAJOR || !self->exchange->show)
-            self->exchange = NULL;
-    }
+    self->exchange = open_exchange(capsule);
     self->has_exchange = self->exchange != NULL;
     self->waiting = PyList_New(0);
     self->counts = PyList_New(0);

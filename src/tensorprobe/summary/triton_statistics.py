@@ -210,6 +210,9 @@ class GpuTable:
 
     def measure(self, tensor: torch.Tensor, count: int) -> Any:
         """Start measuring a tensor of so many elements; returns what waits for its numbers."""
+        if tensor.is_neg():
+            # Its memory does not hold its numbers.
+            tensor = tensor.detach().resolve_neg()
         if not tensor.is_contiguous():
             layout = merged_layout(tensor)
             # Numbers have no order: a permuted tensor is read as it lies in memory.

@@ -1,0 +1,42 @@
+/* What a tensor says of itself in one call, by DLPack's exchange: DLTensor and DLPackExchangeAPI. */
+
+#ifndef TENSORPROBE_EXCHANGE_H
+#define TENSORPROBE_EXCHANGE_H
+
+#include <Python.h>
+#include <stdint.h>
+
+typedef struct {
+    void *data;
+    int32_t device_type, device;
+    int32_t dimensions;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t offset;
+} Shown;
+
+typedef struct {
+    uint32_t major, minor;
+    void *previous;
+    void *allocate, *from_object, *to_object;
+    int (*show)(void *, Shown *);
+    int (*current_stream)(int32_t, int32_t, void **);
+} Exchange;
+
+#define EXCHANGE_NAME "dlpack_exchange_api"
+#define EXCHANGE_MAJOR 1
+enum { ON_CUDA = 2 };
+/* Kinds of numbers. Of these, memory may hold the negative, or the conjugate: nobody says so. */
+enum { FLOATS = 2, COMPLEX = 5 };
+
+/* Return what a capsule of torch holds; NULL if it is none, or of another time. */
+static inline Exchange *open_exchange(PyObject *capsule)
+{
+    if (!PyCapsule_IsValid(capsule, EXCHANGE_NAME))
+        return NULL;
+    Exchange *exchange = PyCapsule_GetPointer(capsule, EXCHANGE_NAME);
+    return exchange->major == EXCHANGE_MAJOR && exchange->show ? exchange : NULL;
+}
+
+#endif
