@@ -25,14 +25,16 @@ setup(
                 for name in (
                     "_calls",
                     "_drafts",
+                    "_frames",
                     "_gate",
                     "_gradients",
                     "_graph",
+                    "_modules",
                     "_records",
                     "_values",
                 )
             ],
-            depends=["src/tensorprobe/capture/_calls.h"],
+            depends=["src/tensorprobe/capture/_calls.h", "src/tensorprobe/_exchange.h"],
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-O3", "-fvisibility=hidden"],
@@ -42,7 +44,7 @@ setup(
             Extension(
                 f"tensorprobe.{name}",
                 [f"src/tensorprobe/{name.replace('.', '/')}.c"],
-                depends=["src/tensorprobe/_digits.h"],
+                depends=["src/tensorprobe/_digits.h", "src/tensorprobe/_exchange.h"],
                 py_limited_api=True,
                 define_macros=[("Py_LIMITED_API", "0x030A0000")],
                 extra_compile_args=["-O3"],

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger, drafts, graph_edges, stacks
 from tensorprobe.compiled import load_compiled
 from tensorprobe.summary import host
@@ -171,11 +172,26 @@ def test_a_draft_is_found_until_somebody_writes() -> None:
 def test_a_stack_has_the_same_key_from_both() -> None:
     frame = sys._getframe()
     key = stacks._key_of(frame)
-    # This frame itself moves on between the two.
-    assert stacks._compiled.stack_key(frame, stacks._codes, 400)[2:] == key[2:]
+    # This frame itself moves on between the two; a frame takes 16 bytes.
+    assert stacks._compiled.stack_key(frame, stacks._codes, 400)[16:] == key[16:]
     # A code that was never seen is learned by Python.
     assert stacks._compiled.stack_key(frame, {}, 400) is None
-    assert stacks._compiled.stack_key(frame, stacks._codes, 4)[2:] == key[2:4]
+    assert stacks._compiled.stack_key(frame, stacks._codes, 4)[16:] == key[16:32]
+    with pytest.raises(TypeError, match="wanted a frame"):
+        stacks._compiled.stack_key(None, stacks._codes, 400)
+
+
+def test_codes_that_were_forgotten_are_not_trusted() -> None:
+    """A code's id is handed out again once nobody keeps the code."""
+    frame = sys._getframe()
+    stacks._key_of(frame)
+    codes = dict(stacks._codes)
+    whole = stacks._compiled.stack_key(frame, codes, 400)
+    codes.clear()
+    assert stacks._compiled.stack_key(frame, codes, 400) is None
+    codes.update(dict.fromkeys(stacks._codes))
+    assert stacks._compiled.stack_key(frame, codes, 400) == b""
+    assert whole
 
 
 CAPTURE = """
@@ -264,7 +280,7 @@ def test_a_dump_is_the_same_with_and_without_them(tmp_path: Path, level: str, su
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("level", ["L1", "mix"])
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
 def test_usual_calls_take_no_step_of_ours_in_python(tmp_path: Path, level: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
     x = torch.randn(3, 4)
@@ -283,19 +299,13 @@ def test_usual_calls_take_no_step_of_ours_in_python(tmp_path: Path, level: str) 
         sys.setprofile(None)
         debugger.stop()
         debugger.step()
-    # At mix the Sequential, whose tensors may be somebody's outside of it, is Python's.
-    of_modules = {"watch", "draft_all", "add", "on_backward"} if level == "mix" else set()
     steps = {
-        "watch_call",
-        "watch",
-        "_find_rest",
-        "draft_all",
-        "_draft_tensor",
-        "add",
-        "on_backward",
+        *("watch_call", "watch", "begin", "find_rest", "draft_all", "_draft_tensor", "add"),
+        *("on_backward", "_enter", "_record", "_take_gradient", "_hook_parameters"),
     }
-    assert not seen & (steps - of_modules)
-    assert "begin" in seen, "the gradients came"
+    assert not seen & steps
+    names = [name for part in open_dump(tmp_path).parts for name in part.names]
+    assert sum(".backward" in name for name in names) >= 2 * 4, "the gradients came"
 
 
 class _Unversioned(torch.Tensor):
@@ -311,3 +321,20 @@ def test_a_tensor_that_does_not_tell_its_version_is_no_draft() -> None:
     for make in (drafts.Draft, drafts.make_draft):
         with pytest.raises(RuntimeError, match="no version today"):
             make(tensor, Measured(None), None)
+
+
+def test_a_model_is_walked_through_as_torch_does_it() -> None:
+    walk = load_compiled("tensorprobe.capture._calls").walk_modules
+    shared = torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential(shared, torch.nn.Sequential(shared, torch.nn.ReLU()))
+    model.register_module("nothing", None)
+    model[1].register_module("above", model)
+    method = torch.nn.Module.named_modules
+    assert walk(model, method) == list(model.named_modules())
+
+    class Renamed(torch.nn.Sequential):
+        def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+            return iter(())
+
+    # Whoever names his modules himself is asked, wherever he is.
+    assert walk(torch.nn.Sequential(shared, Renamed(shared)), method) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,29 @@ def test_what_fails_in_every_step_is_told_of_a_few(
     assert [message.endswith("is told no more") for message in told] == [False, False, True]
     assert all("the shard is gone" in gap.problem for gap in open_dump(tmp_path).gaps)
     assert len(open_dump(tmp_path).gaps) >= 6
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = Model()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.inside(unreadable()) + rows
+        return result
+
+
+@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+def test_a_call_that_cannot_be_recorded_costs_none_around_it(
+    tmp_path: Path, listed: tuple[str, ...]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
+    model = Nested()
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump") as debugger:
+        debugger.start(model)
+        model(torch.ones(2, 3)).sum().backward()
+    (part,) = open_dump(tmp_path / "dump").parts
+    forward = [name for name in part.names if ".forward." in name]
+    assert forward == ["Module.inside.inner.Linear.forward.0", "Module.Nested.forward.0"]
+    assert "Module.Nested.backward.0" in part.names

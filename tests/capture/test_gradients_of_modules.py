@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -245,6 +246,31 @@ def test_what_a_module_lets_out_beside_its_result_counts_for_its_input_alone(
         assert value is not None and gradient is not None
         assert isinstance(value[0], TensorValue)
         assert value[0].norm == pytest.approx(gradient.norm().item())
+
+
+class SharesAndDoubles(SharesItsInside):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+def test_a_module_whose_result_nobody_used_leaves_it_to_those_inside(
+    tmp_path: Path, listed: tuple[str, ...]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
+    model = SharesAndDoubles()
+    (x,) = leaves((2, 3, 4))
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump", model=model):
+        model(x)
+        model.aside.backward(retain_graph=True)
+        # The first backward pass that reaches a call is that of its result.
+        (model(x).sum() * 2).backward()
+    (part,) = open_dump(tmp_path / "dump").parts
+    assert [name for name in part.names if "SharesAndDoubles.backward" in name] == [
+        "Module.SharesAndDoubles.backward.1"
+    ]
+    assert "Module.linear.Linear.backward.0" in part.names
 
 
 class ReturnsViews(nn.Module):

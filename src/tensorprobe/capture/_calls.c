@@ -8,7 +8,7 @@
 /* Of a function, from gate.py. */
 enum { MAYBE_OPERATOR = 1, IS_PYTHON = 2, WRITES_UNSEEN = 4 };
 
-static void forget(Call *call)
+void forget(Call *call)
 {
     Py_XDECREF(call->name);
     Py_XDECREF(call->backward);
@@ -19,14 +19,18 @@ static void forget(Call *call)
     Py_XDECREF(call->start);
 }
 
+PyObject *number_call(Gate *self, PyObject *key)
+{
+    PyObject *counter = PyDict_GetItemWithError(self->counters, key);
+    if (!counter && PyErr_Occurred())
+        return NULL;
+    return counter ? PyIter_Next(counter)
+                   : PyObject_CallMethodObjArgs(self->recorder, text_next_number, key, NULL);
+}
+
 static int begin_call(Gate *self, Call *call, PyObject *full_name)
 {
-    PyObject *counter = PyDict_GetItemWithError(self->counters, full_name);
-    if (!counter && PyErr_Occurred())
-        return -1;
-    PyObject *number =
-        counter ? PyIter_Next(counter)
-                : PyObject_CallMethodObjArgs(self->recorder, text_next_number, full_name, NULL);
+    PyObject *number = number_call(self, full_name);
     if (!number)
         return -1;
     call->name = PyUnicode_FromFormat("%U.%S.forward", full_name, number);
@@ -36,7 +40,7 @@ static int begin_call(Gate *self, Call *call, PyObject *full_name)
 }
 
 /* Note where the gradients of a call's arguments go. */
-static int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
+int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
 {
     PyObject *tensors = tensors_of(self, shown, shown_named);
     PyObject *edges = tensors ? take_edges(tensors) : NULL;
@@ -51,8 +55,7 @@ static int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_n
 }
 
 /* Describe the arguments of a call, and a module's parameters. */
-static int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named,
-                       PyObject *parameters)
+int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *parameters)
 {
     if (lock_records(self))
         return -1;
@@ -96,26 +99,25 @@ static int note_place(Gate *self, PyObject *outputs)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+int keep_hook(Gate *self, PyObject *node, PyObject *hook)
+{
+    PyObject *handle = PyObject_CallMethodObjArgs(node, text_register_hook, hook, NULL);
+    PyObject *kept = handle ? PyObject_CallFunctionObjArgs(self->add_handle, handle, NULL) : NULL;
+    Py_XDECREF(handle);
+    Py_XDECREF(kept);
+    return kept ? 0 : -1;
+}
+
 /* Have a root, a pair of node and places, tell of the call's gradients. */
 static int hook_root(Gate *self, Call *call, PyObject *root, PyObject *outputs, PyObject *parent)
 {
     PyObject *node = PyTuple_GetItem(root, 0), *places = PyTuple_GetItem(root, 1);
-    PyObject *hook = make_empty(self->hook_class);
-    if (!hook || PyObject_SetAttr(hook, text_watcher, self->gradients) ||
-        PyObject_SetAttr(hook, text_name, call->backward) || PyObject_SetAttr(hook, text_parent, parent) ||
-        PyObject_SetAttr(hook, text_start, call->start) ||
-        give(hook, text_count, PyLong_FromSsize_t(PyList_Size(outputs))) ||
-        PyObject_SetAttr(hook, text_edges, call->edges) || PyObject_SetAttr(hook, text_done, self->done) ||
-        PyObject_SetAttr(hook, text_outputs, places) || PyObject_SetAttr(hook, text_hook, Py_None)) {
-        Py_XDECREF(hook);
+    PyObject *hook = make_root(self, call, parent, places, PyList_Size(outputs));
+    if (!hook)
         return -1;
-    }
-    PyObject *handle = PyObject_CallMethodObjArgs(node, text_register_hook, hook, NULL);
-    PyObject *kept = handle ? PyObject_CallFunctionObjArgs(self->add_handle, handle, NULL) : NULL;
+    int failed = keep_hook(self, node, hook);
     Py_DECREF(hook);
-    Py_XDECREF(handle);
-    Py_XDECREF(kept);
-    return kept ? 0 : -1;
+    return failed;
 }
 
 static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyObject *parent)
@@ -124,7 +126,8 @@ static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyOb
     PyObject *args = PyTuple_Pack(5, call->name, call->edges, call->start, outputs, parent);
     PyObject *named = PyDict_New(), *answer = NULL;
     if (method && args && named &&
-        !PyDict_SetItem(named, text_is_sealed, call->is_sealed ? Py_True : Py_False))
+        !PyDict_SetItem(named, text_is_sealed, call->is_sealed ? Py_True : Py_False) &&
+        !PyDict_SetItem(named, text_is_late, call->is_late ? Py_True : Py_False))
         answer = PyObject_Call(method, args, named);
     Py_XDECREF(method);
     Py_XDECREF(args);
@@ -142,7 +145,8 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     unsigned long long start = PyLong_AsUnsignedLongLong(call->start);
     int failed = !outputs || PyErr_Occurred();
     if (!failed)
-        root = call->is_sealed ? root_of(outputs, call->edges, start, 1) : Py_NewRef(Py_None);
+        root = call->is_sealed || call->is_late ? root_of(outputs, call->edges, start, call->is_sealed)
+                                                : Py_NewRef(Py_None);
     failed = failed || !root;
     if (!failed && root == Py_None) {
         PyObject *answer = watch_by_python(self, call, outputs, parent);
@@ -157,7 +161,7 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     return failed ? -1 : 0;
 }
 
-static int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent)
+int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent)
 {
     int failed = add_record(self, call, result, frame, parent);
     if (!failed && call->edges)
@@ -187,7 +191,7 @@ static PyObject *current_module(Gate *self)
 static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *function, PyObject *args,
                        PyObject *kwargs, PyObject *frame)
 {
-    Call call = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1};
+    Call call = {.is_sealed = 1};
     PyObject *spelled = NULL, *result = NULL, *shown = args, *shown_named = kwargs;
     if (flags & IS_PYTHON && kwargs && PyDict_Size(kwargs)) {
         spelled = PyObject_CallFunctionObjArgs(self->as_spelled, function, args, kwargs, frame, NULL);
@@ -219,8 +223,7 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
     return result;
 }
 
-/* Whether no backward pass, mode, transform or record of another kind is at work; -1 on failure. */
-static int is_usual_moment(Gate *self)
+int is_usual_moment(Gate *self)
 {
     int is_paused = is_true(PyObject_GetAttr(self->session, text_is_paused));
     if (is_paused || PySet_Size(self->inside_custom))
@@ -229,60 +232,6 @@ static int is_usual_moment(Gate *self)
     if (task != -1 || PyErr_Occurred())
         return PyErr_Occurred() ? -1 : 0;
     return is_alone(self);
-}
-
-PyObject *enter_module(PyObject *object, PyObject *args)
-{
-    Gate *self = (Gate *)object;
-    PyObject *given, *named, *parameters, *entered = NULL;
-    Call call = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
-    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &given, &PyDict_Type, &named, &PyDict_Type,
-                          &parameters))
-        return NULL;
-    int is_usual = is_usual_moment(self);
-    if (is_usual <= 0)
-        return is_usual < 0 ? NULL : Py_NewRef(Py_None);
-    /* Gradients may be turned on inside. */
-    if (!describe_before(self, &call, given, named, parameters) && !note_edges(self, &call, given, named))
-        entered = PyTuple_Pack(5, call.inputs, call.named, call.parameters, call.edges, call.start);
-    forget(&call);
-    return entered;
-}
-
-/* Take an attribute of a module's running call; 0 if it was there. */
-static int take_from(PyObject *running, PyObject *attribute, PyObject **value)
-{
-    *value = PyObject_GetAttr(running, attribute);
-    return !*value;
-}
-
-PyObject *leave_module(PyObject *object, PyObject *args)
-{
-    Gate *self = (Gate *)object;
-    PyObject *running, *output, *parent = NULL;
-    Call call = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
-    if (!PyArg_ParseTuple(args, "OOp", &running, &output, &call.is_sealed))
-        return NULL;
-    /* The items of a named tuple are outputs, too. */
-    int is_usual = PyTuple_Check(output) && !PyTuple_CheckExact(output) ? 0 : is_usual_moment(self);
-    if (is_usual <= 0)
-        return is_usual < 0 ? NULL : Py_NewRef(Py_False);
-    PyObject *frame = (PyObject *)PyEval_GetFrame();
-    Py_XINCREF(frame);
-    int failed = !frame || take_from(running, text_name, &call.name) ||
-                 take_from(running, text_inputs, &call.inputs) ||
-                 take_from(running, text_kwargs, &call.named) ||
-                 take_from(running, text_parameters, &call.parameters) ||
-                 take_from(running, text_edges, &call.edges) ||
-                 take_from(running, text_start, &call.start) || take_from(running, text_parent, &parent);
-    if (!failed) {
-        call.backward = PyObject_CallFunctionObjArgs(self->backward_of, call.name, NULL);
-        failed = !call.backward || look_after(self, &call, output, frame, parent);
-    }
-    Py_XDECREF(frame);
-    Py_XDECREF(parent);
-    forget(&call);
-    return failed ? NULL : Py_NewRef(Py_True);
 }
 
 /* Whether all types are those of plain tensors. */

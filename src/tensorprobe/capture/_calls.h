@@ -4,20 +4,25 @@
 #include <Python.h>
 #include <stdint.h>
 
+#include "../_exchange.h"
+
 /* The names of attributes and methods, as objects of Python. */
 #define TEXTS(X)                                                                                     \
-    X(__dict__) X(__enter__) X(__exit__) X(_ask_quickly) X(_ask_unseen) X(_base) X(_draft_tensor)    \
-    X(_is_view) X(_line) X(_look) X(_looked) X(_sequence_nr) X(_text) X(_threads) X(_unlooked)       \
-    X(_unsent) X(_version) X(_view_inputs) X(acquire) X(alive) X(ask) X(asked) X(checked) X(checksums)          \
+    X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
+    X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \
+    X(_hook_tensor) X(_is_closed) X(_is_view) X(_line) X(_look) X(_looked) X(_modules)               \
+    X(_parameters) X(_sequence_nr) X(_text) X(_threads) X(_unlooked) X(_unsent) X(_version)          \
+    X(_view_inputs) X(acquire) X(alive) X(args) X(ask) X(asked) X(call) X(checked) X(checksums)      \
     X(count) X(data_ptr) X(defaults) X(delivered) X(detach) X(done) X(dtype) X(edges) X(f_back)      \
-    X(f_code) X(f_lasti) X(fail) X(file) X(files) X(forget_tensors) X(full_name) X(get_device)       \
-    X(grad_fn) X(hook) X(inputs) X(is_active) X(is_cast) X(is_conj) X(is_contiguous)                 \
-    X(is_inference) X(is_meta) X(is_neg) X(is_nested) X(is_paused) X(is_recompute) X(is_sealed)      \
-    X(kwargs) X(layout) X(leaves) X(measured) X(name) X(next_functions) X(next_number) X(nodes)      \
-    X(note_place) X(numbers) X(numel) X(output_nr) X(outputs) X(parameters) X(parent) X(pass_over)   \
-    X(positions_under_cast) X(register_hook) X(release) X(requires_grad) X(running) X(saved)         \
-    X(send) X(shape) X(stack) X(start) X(statistics) X(stride) X(variable) X(version) X(views)       \
-    X(watch_gradients) X(watcher)
+    X(f_lasti) X(f_locals) X(fail) X(file) X(files) X(find_rest) X(forget_tensors) X(forward)        \
+    X(full_name) X(get_device) X(grad_fn) X(hook) X(inputs) X(is_active) X(is_cast) X(is_conj)       \
+    X(is_contiguous) X(is_inference) X(is_late) X(is_meta) X(is_neg) X(is_nested) X(is_paused)       \
+    X(is_recompute) X(is_sealed) X(kwargs) X(layout) X(leaves) X(measured) X(missing) X(module)      \
+    X(name) X(named_modules) X(next_functions) X(next_number) X(nodes) X(note_place) X(number)       \
+    X(numbers) X(numel) X(of_inputs) X(of_outputs) X(open_pass) X(output_nr) X(outputs)              \
+    X(parameters) X(parent) X(pass_over) X(positions_under_cast) X(register_hook) X(release)         \
+    X(requires_grad) X(running) X(saved) X(send) X(shape) X(stack) X(start) X(statistics) X(stride)  \
+    X(task) X(unused) X(variable) X(version) X(views) X(watch_gradients) X(watcher)
 #define DECLARE(text) extern PyObject *text_##text;
 TEXTS(DECLARE)
 
@@ -25,11 +30,15 @@ TEXTS(DECLARE)
 #define PARTS(X)                                                                                     \
     X(session) X(modules) X(recorder) X(gradients) X(statistics) X(checksums) X(drafts) X(owners)    \
     X(memory_class) X(merge) X(known_ints) X(counters) X(pending_class) X(add_pending) X(lock)       \
-    X(hook_class) X(done) X(add_handle) X(stacks) X(codes) X(read_stack) X(inside_custom)            \
-    X(tensor_class) X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in)            \
-    X(is_grad_enabled) X(next_sequence_number) X(current_pass) X(current_node)                       \
-    X(count_dispatch_modes) X(is_transforming) X(monotonic) X(pass_over_shapes)                      \
-    X(without_functions) X(backward_of) X(opened)
+    X(done) X(add_handle) X(stacks) X(codes) X(read_stack) X(inside_custom) X(tensor_class)          \
+    X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
+    X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
+    X(is_transforming) X(monotonic) X(pass_over_shapes) X(without_functions) X(backward_of)          \
+    X(opened) X(call_class) X(node_hook_class) X(gradients_lock)
+/* What it uses of the watcher of modules, where there is one. */
+#define MODULE_PARTS(X)                                                                              \
+    X(kinds) X(kind_of) X(paths) X(running_class) X(modules_lock) X(hooked) X(parameter_hooks)       \
+    X(parameter_gradients) X(gradients_of) X(ordered_dict)
 /* What torch asks about is known only where the gate is a mode's. */
 #define MODE_PARTS(X) X(mode) X(slow) X(functions) X(as_written) X(is_machinery)
 
@@ -37,9 +46,12 @@ typedef struct {
     PyObject_HEAD
 #define FIELD(part) PyObject *part;
     PARTS(FIELD)
+    MODULE_PARTS(FIELD)
     /* The mode, for torch to find; what answers where a call is not usual; by function, None if its
      * calls do not count, else (api, full name, FLAGS); two questions about a call. */
     MODE_PARTS(FIELD)
+    /* Names of backward calls by those of modules' forward calls. */
+    PyObject *backward_names;
     Py_ssize_t deepest, many, batch;
     int with_checksums;
     Py_ssize_t together, together_on_device;
@@ -56,7 +68,8 @@ typedef struct {
 /* One call, between its beginning and its record; everything is owned. */
 typedef struct {
     PyObject *name, *backward, *inputs, *named, *parameters, *edges, *start;
-    int is_sealed;
+    /* As GradientWatcher.watch has them. */
+    int is_sealed, is_late;
 } Call;
 
 /* Unless something else is said: new references, NULL on failure; 0 if it worked, -1 on failure. */
@@ -77,8 +90,23 @@ int asks(PyObject *object, PyObject *method);
 long long increase(PyObject *object, PyObject *attribute);
 /* Whether no mode or transform would see what a tensor is read with. */
 int is_alone(Gate *self);
+int lock(PyObject *lock);
+/* Release a lock, whatever has been raised meanwhile; -1 if something has. */
+int unlock(PyObject *lock);
 int lock_records(Gate *self);
 int unlock_records(Gate *self);
+/* Keep torch's functions away from modes until end_own, which takes over what this returns and returns
+ * -1 if something has been raised meanwhile. */
+PyObject *begin_own(Gate *self);
+int end_own(PyObject *guard);
+/* Free an object by what its type says of its parts. */
+void free_with_parts(PyObject *object);
+/* Take a part by its name out of what was handed over. */
+int take_part(PyObject *parts, const char *name, PyObject **part);
+/* The name of the backward call of a module's call, which many calls inside ask for. */
+PyObject *backward_name(Gate *self, PyObject *name);
+/* The number of the next call that is counted under this key. */
+PyObject *number_call(Gate *self, PyObject *key);
 /* Count a failure of ours, so that the user's call goes on; -1 if it must not, as with Ctrl-C. */
 int report_failure(Gate *self, PyObject *name);
 
@@ -96,23 +124,49 @@ PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *na
 int queue_record(Gate *self, PyObject *record);
 int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent);
 
-/* _calls.c: methods of a gate. */
+/* _calls.c: a method of a gate. */
 
 PyObject *answer_torch(PyObject *object, PyObject *given, PyObject *named);
-PyObject *enter_module(PyObject *object, PyObject *args);
-PyObject *leave_module(PyObject *object, PyObject *args);
+/* Parts of any call: what it is given, where the gradients of that go, and its record. */
+int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *parameters);
+int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named);
+int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent);
+void forget(Call *call);
+/* Hook a node until the gradients are closed. */
+int keep_hook(Gate *self, PyObject *node, PyObject *hook);
+/* Whether no backward pass, mode, transform or record of another kind is at work. */
+int is_usual_moment(Gate *self);
 
-/* _gradients.c: another. */
+/* _modules.c: a method of a gate. */
+
+extern PyMethodDef module_methods[];
+int begin_modules(void);
+PyObject *watch_modules(PyObject *object, PyObject *parts);
+
+/* _gradients.c: two more. */
 
 PyObject *on_root(PyObject *object, PyObject *args);
+PyObject *on_node(PyObject *object, PyObject *args);
+int begin_gradients(void);
+/* What the only root of a call calls; `outputs` says which of its gradients are of which of so many. */
+PyObject *make_root(Gate *self, Call *call, PyObject *parent, PyObject *outputs, Py_ssize_t count);
 
 /* _drafts.c; None where there is nothing. */
 
 extern PyMethodDef draft_methods[];
 PyObject *find_draft(PyObject *drafts, PyObject *tensor);
 PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked);
-PyObject *key_of_stack(PyObject *frame, PyObject *shown, Py_ssize_t limit);
 int looks_plain(PyObject *tensor);
+/* Whether a tensor says what it is, by DLPack's exchange: 1 or 0. */
+int show_tensor(PyObject *tensor, Shown *shown);
+
+/* _frames.c */
+
+extern PyMethodDef frame_methods[];
+void begin_frames(void);
+PyObject *key_of_stack(PyObject *frame, PyObject *shown, Py_ssize_t limit);
+/* The value of a variable of a frame; NULL without an error if it has none. */
+PyObject *local_of(PyObject *frame, PyObject *name);
 
 /* _graph.c */
 

@@ -3,10 +3,9 @@
  *     find_draft(drafts, tensor)           -> its Draft, if nobody has written into it since; else None
  *     is_plain(tensor)                     -> whether it holds strided numbers that can be looked at
  *     make_draft(tensor, measured, checked) -> a Draft
- *     stack_key(frame, shown, limit)       -> (id of code, place, ...), or None: a code that is not in shown
  *
- * A step looks at thousands of tensors. drafts.py, host.py and stacks.py have the same meaning, say it
- * in Python, and say why.
+ * A step looks at thousands of tensors. drafts.py and host.py have the same meaning, say it in Python,
+ * and say why.
  */
 
 #include "_calls.h"
@@ -14,6 +13,20 @@
 /* From drafts.py and host.py. */
 static PyObject *draft_class, *make_reference, *plain_types, *plain_dtypes, *strided, *is_wrapped;
 static PyObject *no_version;
+/* NULL where torch has none; what it lies in. */
+static Exchange *exchange;
+static PyObject *capsule;
+
+int show_tensor(PyObject *tensor, Shown *shown)
+{
+    if (!exchange)
+        return 0;
+    if (!exchange->show(tensor, shown))
+        return 1;
+    /* Nothing that DLPack can say. */
+    PyErr_Clear();
+    return 0;
+}
 
 PyObject *find_draft(PyObject *drafts, PyObject *wanted)
 {
@@ -63,9 +76,12 @@ static int holds(PyObject *set, PyObject *item)
 
 int looks_plain(PyObject *tensor)
 {
+    Shown shown;
     int is_so = PySet_Contains(plain_types, (PyObject *)Py_TYPE(tensor));
     if (is_so <= 0)
         return is_so;
+    if (show_tensor(tensor, &shown) && shown.data)
+        return holds(plain_dtypes, PyObject_GetAttr(tensor, text_dtype));
     PyObject *layout = PyObject_GetAttr(tensor, text_layout);
     Py_XDECREF(layout);
     if (layout != strided)
@@ -137,65 +153,20 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return make_draft(args[0], args[1], args[2]);
 }
 
-/* Add a code and the place in it to the key, if the code is shown; 0 if that worked, 1 if unknown. */
-static int add_place(PyObject *key, PyObject *frame, PyObject *shown)
-{
-    PyObject *code = PyObject_GetAttr(frame, text_f_code);
-    PyObject *number = code ? PyLong_FromVoidPtr(code) : NULL;
-    PyObject *known = number ? PyDict_GetItemWithError(shown, number) : NULL;
-    int outcome = known ? 0 : PyErr_Occurred() ? -1 : 1;
-    if (known && known != Py_None) {
-        PyObject *place = PyObject_GetAttr(frame, text_f_lasti);
-        outcome = !place || PyList_Append(key, number) || PyList_Append(key, place) ? -1 : 0;
-        Py_XDECREF(place);
-    }
-    Py_XDECREF(number);
-    Py_XDECREF(code);
-    return outcome;
-}
-
-PyObject *key_of_stack(PyObject *frame, PyObject *shown, Py_ssize_t limit)
-{
-    PyObject *key = PyList_New(0);
-    int outcome = key ? 0 : -1;
-    Py_INCREF(frame);
-    while (!outcome && frame != Py_None && PyList_Size(key) < limit) {
-        outcome = add_place(key, frame, shown);
-        PyObject *back = outcome ? NULL : PyObject_GetAttr(frame, text_f_back);
-        if (!outcome && !back)
-            outcome = -1;
-        Py_DECREF(frame);
-        frame = back;
-    }
-    Py_XDECREF(frame);
-    PyObject *places = outcome ? NULL : PyList_AsTuple(key);
-    Py_XDECREF(key);
-    return outcome == 1 ? Py_NewRef(Py_None) : places;
-}
-
-static PyObject *stack_key(PyObject *self, PyObject *args)
-{
-    PyObject *frame, *shown;
-    Py_ssize_t limit;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OO!n", &frame, &PyDict_Type, &shown, &limit))
-        return NULL;
-    return key_of_stack(frame, shown, limit);
-}
-
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
-    PyObject *given[7];
+    PyObject *given[8];
     PyObject **kept[] = {&draft_class, &make_reference, &plain_types, &plain_dtypes,
-                         &strided,     &is_wrapped,     &no_version};
+                         &strided,     &is_wrapped,     &no_version,  &capsule};
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5,
-                          given + 6))
+    if (!PyArg_ParseTuple(args, "OOOOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5,
+                          given + 6, given + 7))
         return NULL;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         Py_XDECREF(*kept[i]);
         *kept[i] = Py_NewRef(given[i]);
     }
+    exchange = open_exchange(capsule);
     Py_RETURN_NONE;
 }
 
@@ -204,6 +175,5 @@ PyMethodDef draft_methods[] = {
     {"find_draft", (PyCFunction)(void (*)(void))find, METH_FASTCALL, "Return the draft of a tensor, or None."},
     {"is_plain", is_plain, METH_O, "Whether a tensor holds strided numbers."},
     {"make_draft", (PyCFunction)(void (*)(void))make, METH_FASTCALL, "Make a draft."},
-    {"stack_key", stack_key, METH_VARARGS, "Return what tells a call stack from others."},
     {NULL, NULL, 0, NULL},
 };

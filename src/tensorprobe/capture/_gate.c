@@ -3,12 +3,9 @@
  *     Gate(parts)                            records the calls of one step
  *     gate.watch(mode, slow, functions, …)   is from now on what torch asks in place of a mode
  *     gate(function, types, args, kwargs)    runs a function and records it (_calls.c)
- *     gate.enter_module(args, kwargs, parameters)
- *                                            -> what `_Running` begins with; None: it takes Python
- *     gate.leave_module(running, output, is_sealed)
- *                                            records a module's call; False: it takes Python
- *     gate.on_root(hook, into, out_of)       records a call's gradients; False: it takes Python
- *                                            (_gradients.c)
+ *     gate.watch_modules(parts)              -> what torch calls before and after each module (_modules.c)
+ *     gate.on_root(hook, into, out_of)       takes the gradients of a call's root; False: it takes Python
+ *     gate.on_node(hook, into, out_of)       the same for a node behind it (_gradients.c)
  *     gate.draft_all(values)                 describes values (_values.c); and draft_named(values)
  *
  * FunctionWatcher.__torch_function__, Session.watch_call, ModuleWatcher, Recorder and GradientWatcher have
@@ -82,24 +79,66 @@ int is_alone(Gate *self)
     return transforms < 0 ? -1 : !transforms;
 }
 
-int lock_records(Gate *self)
+int lock(PyObject *lock)
 {
-    PyObject *answer = call_method(self->lock, text_acquire);
+    PyObject *answer = call_method(lock, text_acquire);
     Py_XDECREF(answer);
     return answer ? 0 : -1;
 }
 
-/* Release the lock, whatever has been raised meanwhile. */
-int unlock_records(Gate *self)
+int unlock(PyObject *lock)
 {
-    self->is_alone = 0;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    PyObject *answer = call_method(self->lock, text_release);
+    PyObject *answer = call_method(lock, text_release);
     Py_XDECREF(answer);
     if (kind)
         PyErr_Restore(kind, value, trace);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+int lock_records(Gate *self)
+{
+    return lock(self->lock);
+}
+
+int unlock_records(Gate *self)
+{
+    self->is_alone = 0;
+    return unlock(self->lock);
+}
+
+PyObject *begin_own(Gate *self)
+{
+    PyObject *guard = PyObject_CallObject(self->without_functions, NULL);
+    PyObject *entered = guard ? call_method(guard, text___enter__) : NULL;
+    if (!entered)
+        Py_CLEAR(guard);
+    Py_XDECREF(entered);
+    return guard;
+}
+
+int end_own(PyObject *guard)
+{
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *left = PyObject_CallMethodObjArgs(guard, text___exit__, Py_None, Py_None, Py_None, NULL);
+    Py_XDECREF(left);
+    Py_DECREF(guard);
+    if (kind)
+        PyErr_Restore(kind, value, trace);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+PyObject *backward_name(Gate *self, PyObject *name)
+{
+    PyObject *known = PyDict_GetItemWithError(self->backward_names, name);
+    if (known || PyErr_Occurred())
+        return Py_XNewRef(known);
+    known = PyObject_CallFunctionObjArgs(self->backward_of, name, NULL);
+    if (known && PyDict_SetItem(self->backward_names, name, known))
+        Py_CLEAR(known);
+    return known;
 }
 
 /* Count a failure of ours; the user's call goes on. An interrupt is no failure: -1. */
@@ -148,7 +187,9 @@ static int clear_gate(PyObject *object)
     Gate *self = (Gate *)object;
 #define CLEAR(part) Py_CLEAR(self->part);
     PARTS(CLEAR)
+    MODULE_PARTS(CLEAR)
     MODE_PARTS(CLEAR)
+    Py_CLEAR(self->backward_names);
     return 0;
 }
 
@@ -157,23 +198,26 @@ static int visit_gate(PyObject *object, visitproc visit, void *arg)
     Gate *self = (Gate *)object;
 #define VISIT(part) Py_VISIT(self->part);
     PARTS(VISIT)
+    MODULE_PARTS(VISIT)
     MODE_PARTS(VISIT)
+    Py_VISIT(self->backward_names);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
 
-static void free_gate(PyObject *object)
+/* Free an object by what its type says of its parts. */
+void free_with_parts(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    clear_gate(object);
+    inquiry clear = (inquiry)PyType_GetSlot(type, Py_tp_clear);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    PyObject_GC_UnTrack(object);
+    clear(object);
     release(object);
     Py_DECREF(type);
 }
 
-/* Take a part, or a number, out of what was handed over; 0 if it was there. */
-static int take_part(PyObject *parts, const char *name, PyObject **part)
+int take_part(PyObject *parts, const char *name, PyObject **part)
 {
     PyObject *found = PyDict_GetItemString(parts, name);
     if (!found) {
@@ -184,6 +228,7 @@ static int take_part(PyObject *parts, const char *name, PyObject **part)
     return 0;
 }
 
+/* The same for a number. */
 static int take_number(PyObject *parts, const char *name, double *number)
 {
     PyObject *found = NULL;
@@ -226,7 +271,8 @@ static PyObject *make_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Gate *self = (Gate *)allocate(type, 0);
     if (!self)
         return NULL;
-    if (take_parts(self, parts)) {
+    self->backward_names = PyDict_New();
+    if (!self->backward_names || take_parts(self, parts)) {
         Py_DECREF(self);
         return NULL;
     }
@@ -249,9 +295,9 @@ static PyObject *watch_mode(PyObject *object, PyObject *args)
 
 static PyMethodDef gate_methods[] = {
     {"watch", watch_mode, METH_VARARGS, "Be what torch asks in place of a mode."},
+    {"watch_modules", watch_modules, METH_O, "Return what torch calls before and after each module."},
     {"on_root", on_root, METH_VARARGS, "Record the gradients of the root that runs; False: it takes Python."},
-    {"enter_module", enter_module, METH_VARARGS, "Describe what a module is given; None: it takes Python."},
-    {"leave_module", leave_module, METH_VARARGS, "Record a module's call; False: it takes Python."},
+    {"on_node", on_node, METH_VARARGS, "The same for a node behind the root."},
     {"draft_all", draft_all_of, METH_O, "Describe the values of a tuple or a list."},
     {"draft_named", draft_named_of, METH_O, "Describe the values of a dict."},
     {NULL, NULL, 0, NULL},
@@ -263,7 +309,7 @@ static PyMemberDef gate_members[] = {
 };
 
 static PyType_Slot gate_slots[] = {
-    {Py_tp_new, make_gate},         {Py_tp_dealloc, free_gate}, {Py_tp_traverse, visit_gate},
+    {Py_tp_new, make_gate},         {Py_tp_dealloc, free_with_parts}, {Py_tp_traverse, visit_gate},
     {Py_tp_clear, clear_gate},      {Py_tp_call, answer_torch},       {Py_tp_members, gate_members},
     {Py_tp_methods, gate_methods},
     {Py_tp_doc, "What torch asks in place of a mode's own method."}, {0, NULL},
@@ -283,12 +329,14 @@ PyMODINIT_FUNC PyInit__calls(void)
     if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
         return NULL;
     TEXTS(INTERN)
-    if (begin_graph())
+    if (begin_graph() || begin_modules() || begin_gradients())
         return NULL;
+    begin_frames();
     PyObject *made = PyModule_Create(&module);
     PyObject *gate_class = made ? PyType_FromSpec(&gate_spec) : NULL;
     if (made && (!gate_class || PyModule_AddObjectRef(made, "Gate", gate_class) ||
-                 PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods)))
+                 PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods) ||
+                 PyModule_AddFunctions(made, frame_methods) || PyModule_AddFunctions(made, module_methods)))
         Py_CLEAR(made);
     Py_XDECREF(gate_class);
     return made;

@@ -18,7 +18,7 @@
 
 /* From graph_edges.py. */
 static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on, *place_in_base;
-static PyObject *only_reshapes;
+static PyObject *only_reshapes, *cut_class;
 
 static int has(PyObject *object, PyObject *attribute)
 {
@@ -86,12 +86,12 @@ static int add_input(Inputs *inputs, PyObject *tensor, Py_ssize_t position)
     return failed ? -1 : 0;
 }
 
-/* A NamedTuple's own constructor is Python; that of its base is not. */
-static PyObject *make_view(PyObject *fields)
+/* A NamedTuple's own constructor is Python; that of its base is not. The fields are taken over. */
+static PyObject *make_named(PyObject *its_class, PyObject *fields)
 {
     newfunc new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
     PyObject *arguments = fields ? PyTuple_Pack(1, fields) : NULL;
-    PyObject *made = arguments ? new_tuple((PyTypeObject *)view_class, arguments, NULL) : NULL;
+    PyObject *made = arguments ? new_tuple((PyTypeObject *)its_class, arguments, NULL) : NULL;
     Py_XDECREF(arguments);
     Py_XDECREF(fields);
     return made;
@@ -110,7 +110,7 @@ static int add_view(Inputs *inputs, PyObject *tensor, Py_ssize_t position)
         failed = is_written < 0;
         if (!failed && !is_written)
             failed = add_input(inputs, tensor, position);
-        PyObject *view = failed ? NULL : make_view(PyTuple_Pack(4, place, tensor, version, edge));
+        PyObject *view = failed ? NULL : make_named(view_class, PyTuple_Pack(4, place, tensor, version, edge));
         if (!inputs->views)
             inputs->views = PyList_New(0);
         failed = !view || !inputs->views || PyList_Append(inputs->views, view);
@@ -207,6 +207,38 @@ static int add_root(PyObject *roots, PyObject *node, PyObject *tensor, Py_ssize_
     return append_to(roots, node, output);
 }
 
+static PyObject *as_tuple(const int64_t *numbers, int32_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (int32_t i = 0; tuple && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(numbers[i]);
+        if (!number || PyTuple_SetItem(tuple, i, number))
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* Return where a view lies in its base, as _place_in_base does. */
+static PyObject *cut_of(PyObject *tensor, PyObject *base)
+{
+    Shown view, whole;
+    int are_shown = show_tensor(tensor, &view) && show_tensor(base, &whole) && view.data && whole.data &&
+                    view.strides && whole.strides;
+    int64_t bytes = are_shown ? whole.bits * whole.lanes / 8 : 0;
+    if (!bytes || view.code != whole.code || view.bits != whole.bits || view.lanes != whole.lanes)
+        return PyObject_CallFunctionObjArgs(place_in_base, tensor, NULL);
+    int64_t offset = (int64_t)((char *)view.data - (char *)whole.data) / bytes;
+    PyObject *fields[] = {as_tuple(view.shape, view.dimensions), as_tuple(view.strides, view.dimensions),
+                          PyLong_FromLongLong(offset), as_tuple(whole.shape, whole.dimensions),
+                          as_tuple(whole.strides, whole.dimensions)};
+    PyObject *all = NULL;
+    if (fields[0] && fields[1] && fields[2] && fields[3] && fields[4])
+        all = PyTuple_Pack(5, fields[0], fields[1], fields[2], fields[3], fields[4]);
+    for (int i = 0; i < 5; i++)
+        Py_XDECREF(fields[i]);
+    return make_named(cut_class, all);
+}
+
 /* Add the node that made a view's base, if the call did; DONE if the view's own node counts, too. */
 static Outcome add_base(PyObject *roots, PyObject *tensor, PyObject *views, Py_ssize_t position,
                         uint64_t start, int *is_enough)
@@ -220,7 +252,7 @@ static Outcome add_base(PyObject *roots, PyObject *tensor, PyObject *views, Py_s
     int failed = made_here < 0;
     *is_enough = 0;
     if (made_here > 0) {
-        cut = PyObject_CallFunctionObjArgs(place_in_base, tensor, NULL);
+        cut = cut_of(tensor, base);
         failed = !cut;
         if (cut && cut != Py_None) {
             *is_enough = has(tensor, text__version);
@@ -501,12 +533,13 @@ static PyObject *leave(PyObject *self, PyObject *args)
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
     (void)self;
-    PyObject *given[6];
-    PyObject **kept[] = {&edges_class,    &view_class,    &leaf_node_class,
-                         &is_autocast_on, &place_in_base, &only_reshapes};
-    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5))
+    PyObject *given[7];
+    PyObject **kept[] = {&edges_class,   &view_class,    &leaf_node_class, &is_autocast_on,
+                         &place_in_base, &only_reshapes, &cut_class};
+    if (!PyArg_ParseTuple(args, "OOOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5,
+                          given + 6))
         return NULL;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         Py_XDECREF(*kept[i]);
         *kept[i] = Py_NewRef(given[i]);
     }

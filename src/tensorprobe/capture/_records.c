@@ -69,7 +69,7 @@ PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *na
         (PyObject_SetAttr(record, text_name, name) ||
          PyObject_SetAttr(record, text_inputs, inputs ? inputs : Py_None) ||
          PyObject_SetAttr(record, text_kwargs, named ? named : Py_None) ||
-         PyObject_SetAttr(record, text_outputs, outputs) ||
+         PyObject_SetAttr(record, text_outputs, outputs ? outputs : Py_None) ||
          PyObject_SetAttr(record, text_parameters, parameters ? parameters : Py_None) ||
          PyObject_SetAttr(record, text_saved, Py_None) ||
          PyObject_SetAttr(record, text_is_recompute, is_recompute) ||

@@ -45,38 +45,107 @@ static PyObject *draft_by_python(Gate *self, PyObject *tensor)
     return PyObject_CallMethodObjArgs(self->recorder, text__draft_tensor, tensor, self->no_name, NULL);
 }
 
-/* Return where a view lies in memory, as DraftTable does for numbers without an order; None: ask it. */
-static PyObject *place_of(Gate *self, PyObject *view)
+typedef struct {
+    int64_t stride, size;
+} Side;
+
+static int is_before(const Side *one, const Side *other)
 {
-    int is_changed = asks(view, text_is_conj);
-    if (!is_changed)
-        is_changed = asks(view, text_is_neg);
-    if (is_changed)
-        return is_changed < 0 ? NULL : Py_NewRef(Py_None);
-    int is_straight = asks(view, text_is_contiguous);
-    if (is_straight < 0)
-        return NULL;
-    PyObject *address = call_method(view, text_data_ptr), *dtype = PyObject_GetAttr(view, text_dtype);
-    PyObject *shown = NULL, *place = NULL;
-    if (address && dtype && !is_straight) {
-        PyObject *strides = call_method(view, text_stride), *shape = PyObject_GetAttr(view, text_shape);
-        shown = strides && shape ? PyObject_CallFunctionObjArgs(self->merge, strides, shape, NULL) : NULL;
-        Py_XDECREF(strides);
-        Py_XDECREF(shape);
-        /* All of it is there, in another order. */
-        if (shown && PyTuple_Size(shown) == 1)
-            is_straight = PyLong_AsLong(PyTuple_GetItem(PyTuple_GetItem(shown, 0), 0)) == 1;
-        if (is_straight)
-            Py_CLEAR(shown);
+    return one->stride != other->stride ? one->stride < other->stride : one->size < other->size;
+}
+
+enum { MOST_SIDES = 16 };
+
+/* Merge what a tensor shows of its memory as layout.py's merge_layout does; returns how many sides. */
+static int merge_sides(const Shown *shown, Side *sides)
+{
+    int count = 0, merged = 0;
+    for (int32_t i = 0; i < shown->dimensions; i++) {
+        Side side = {shown->strides[i], shown->shape[i]};
+        if (side.size == 1)
+            continue;
+        int place = count++;
+        for (; place && is_before(&side, &sides[place - 1]); place--)
+            sides[place] = sides[place - 1];
+        sides[place] = side;
     }
-    if (is_straight && !PyErr_Occurred())
-        shown = call_method(view, text_numel);
-    if (address && dtype && shown)
-        place = PyTuple_Pack(3, address, dtype, shown);
+    for (int i = 0; i < count; i++) {
+        if (merged && sides[merged - 1].stride * sides[merged - 1].size == sides[i].stride)
+            sides[merged - 1].size *= sides[i].size;
+        else
+            sides[merged++] = sides[i];
+    }
+    return merged;
+}
+
+static PyObject *sides_as_tuple(const Side *sides, int count)
+{
+    PyObject *layout = PyTuple_New(count);
+    for (int i = 0; layout && i < count; i++) {
+        PyObject *side = Py_BuildValue("LL", (long long)sides[i].stride, (long long)sides[i].size);
+        if (!side || PyTuple_SetItem(layout, i, side))
+            Py_CLEAR(layout);
+    }
+    return layout;
+}
+
+/* Return a place, of parts that are taken over. */
+static PyObject *make_place(PyObject *address, PyObject *dtype, PyObject *shown)
+{
+    PyObject *place = address && dtype && shown ? PyTuple_Pack(3, address, dtype, shown) : NULL;
     Py_XDECREF(address);
     Py_XDECREF(dtype);
     Py_XDECREF(shown);
     return place;
+}
+
+/* Return where a tensor lies in memory, by what it says of itself. */
+static PyObject *place_of_shown(PyObject *view, const Shown *shown)
+{
+    Side sides[MOST_SIDES];
+    int64_t elements = 1;
+    for (int32_t i = 0; i < shown->dimensions; i++)
+        elements *= shown->shape[i];
+    int count = elements > 1 ? merge_sides(shown, sides) : 0;
+    /* All of it is there, perhaps in another order. */
+    int is_straight = !count || (count == 1 && sides[0].stride == 1);
+    return make_place(PyLong_FromVoidPtr((char *)shown->data + shown->offset),
+                      PyObject_GetAttr(view, text_dtype),
+                      is_straight ? PyLong_FromLongLong(elements) : sides_as_tuple(sides, count));
+}
+
+/* Return where a view lies in memory, as DraftTable does for numbers without an order; None: ask it. */
+static PyObject *place_of(Gate *self, PyObject *view)
+{
+    Shown shown;
+    int is_shown = show_tensor(view, &shown) && shown.strides && shown.dimensions <= MOST_SIDES;
+    if (!is_shown || shown.code == FLOATS || shown.code == COMPLEX) {
+        int is_changed = asks(view, text_is_neg);
+        if (!is_changed && (!is_shown || shown.code == COMPLEX))
+            is_changed = asks(view, text_is_conj);
+        if (is_changed)
+            return is_changed < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    if (is_shown)
+        return place_of_shown(view, &shown);
+    int is_straight = asks(view, text_is_contiguous);
+    if (is_straight < 0)
+        return NULL;
+    PyObject *layout = NULL;
+    if (!is_straight) {
+        PyObject *strides = call_method(view, text_stride), *shape = PyObject_GetAttr(view, text_shape);
+        layout = strides && shape ? PyObject_CallFunctionObjArgs(self->merge, strides, shape, NULL) : NULL;
+        Py_XDECREF(strides);
+        Py_XDECREF(shape);
+        if (!layout)
+            return NULL;
+        if (PyTuple_Size(layout) == 1)
+            is_straight = PyLong_AsLong(PyTuple_GetItem(PyTuple_GetItem(layout, 0), 0)) == 1;
+        if (is_straight)
+            Py_CLEAR(layout);
+    }
+    return make_place(call_method(view, text_data_ptr), PyObject_GetAttr(view, text_dtype),
+                      layout ? layout : call_method(view, text_numel));
 }
 
 /* Return the numbers of parts of an owner's memory by their places, a new reference; or NULL. */

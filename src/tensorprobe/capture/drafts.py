@@ -94,7 +94,8 @@ def _set_up_compiled() -> Any:
     """Return what looks at tensors with fewer steps of Python, where it is built."""
     compiled = load_compiled("tensorprobe.capture._calls", "set_up_drafts", "make_draft")
     if compiled is not None:
-        compiled.set_up_drafts(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION)
+        exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        compiled.set_up_drafts(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION, exchange)
     return compiled
 
 

@@ -14,12 +14,19 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from tensorprobe.compiled import load_compiled
+
 if TYPE_CHECKING:
     from tensorprobe.capture.functions import FunctionWatcher
 
 __all__ = ["FastPathGuard"]
 
 _FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+_compiled = load_compiled("tensorprobe.capture._calls", "hook_for")
+
+
+def _is_fast(kind: type[nn.Module]) -> bool:
+    return issubclass(kind, _FAST)
 
 
 class FastPathGuard:
@@ -32,9 +39,14 @@ class FastPathGuard:
 
     def open(self) -> None:
         """Start to step aside."""
+        before, after = self._before, self._after
+        if _compiled is not None:
+            # All modules have to pass here.
+            before = _compiled.hook_for(before, _is_fast)
+            after = _compiled.hook_for(after, _is_fast)
         self._handles = [
-            torch_module.register_module_forward_pre_hook(self._before),
-            torch_module.register_module_forward_hook(self._after, always_call=True),
+            torch_module.register_module_forward_pre_hook(before),
+            torch_module.register_module_forward_hook(after, always_call=True),
         ]
 
     def close(self) -> None:
@@ -44,7 +56,7 @@ class FastPathGuard:
         self._handles.clear()
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._outermost is not None or not isinstance(module, _FAST) or module.training:
+        if self._outermost is not None or not _is_fast(type(module)) or module.training:
             return
         mode = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
         is_ours = mode is self._watcher

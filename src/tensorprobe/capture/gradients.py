@@ -2,8 +2,11 @@
 
     input_edges (before the call) ─► GradientWatcher.watch (after it) ─► hooks on nodes ─► done
 
-Where nobody can get hold of a tensor from inside a call, only its root is hooked at once, and the
-nodes behind it when it runs: a forward pass on a GPU waits for the host, a backward pass does not.
+Where the gradients of a call come in at one node, only that is hooked at once, and the nodes behind
+it when it runs: a forward pass on a GPU waits for the host, a backward pass does not. That is too
+late where somebody uses a tensor from inside the call and not what it returned; so modules that
+hold no others, and the user's own functions, are hooked everywhere at once. Of a module that does
+hold others there is no record then: those inside have theirs.
 
 A hook on each node at an edge of the call's piece of the graph hands over the gradients that come
 in (of the outputs) and that leave towards the inputs. An input that is reached over several edges
@@ -155,11 +158,13 @@ class RootHook:
         edges: where the gradients of its inputs go.
         done: gets the gradients.
         outputs: which gradients of the root are which output's.
+        is_sealed: as `GradientWatcher.watch` has it.
         hook: what the root calls in its place once the rest is found.
     """
 
     __slots__ = (
-        "count", "done", "edges", "hook", "name", "outputs", "parent", "start", "watcher"
+        "count", "done", "edges", "hook", "is_sealed", "name", "outputs", "parent", "start",
+        "watcher",
     )  # fmt: skip
 
     def __init__(
@@ -172,11 +177,14 @@ class RootHook:
         edges: InputEdges,
         done: OnGradients,
         outputs: Sequence[NodeOutput],
+        *,
+        is_sealed: bool,
     ) -> None:
         self.watcher = watcher
         self.name = name
         self.parent = parent
         self.start = start
+        self.is_sealed = is_sealed
         self.count = count
         self.edges = edges
         self.done = done
@@ -230,6 +238,7 @@ class GradientWatcher:
         done: OnGradients,
         *,
         is_sealed: bool = False,
+        is_late: bool = False,
     ) -> None:
         """Call `done` when the gradients of a call's outputs and inputs are known.
 
@@ -242,15 +251,22 @@ class GradientWatcher:
             done: gets both names, the gradients of the outputs, and those of the inputs.
             is_sealed: whether nobody outside the call gets hold of a tensor from inside but what it
                 returns, as is so with a function of torch and not with a module.
+            is_late: whether nothing is to be recorded, and so nothing need be looked for, before
+                what it returned has a gradient; so with what is sealed.
         """
         over = is_sealed and not self._keeps_tensors
-        root = only_root(outputs, edges, start, passes_over_shapes=over) if is_sealed else None
+        root = None
+        if is_sealed or is_late:
+            root = only_root(outputs, edges, start, passes_over_shapes=over)
         keep = self._handles.append
         if root is not None:
             if root:
                 self.note_place(outputs)
                 node, places = root
-                hook = RootHook(self, name, parent, start, len(outputs), edges, done, places)
+                count = len(outputs)
+                hook = RootHook(
+                    self, name, parent, start, count, edges, done, places, is_sealed=is_sealed
+                )
                 keep(node.register_hook(hook))
             return
         roots, leaving = nodes_at_edges(outputs, edges, start, passes_over_shapes=over)
@@ -276,9 +292,11 @@ class GradientWatcher:
         """Return what _gate.c hooks the root of a call with, by the names that it knows."""
         return {
             "gradients": self,
-            "hook_class": RootHook,
             "add_handle": self._handles.append,
             "opened": self._open,
+            "call_class": _Call,
+            "node_hook_class": _NodeHook,
+            "gradients_lock": self._lock,
         }
 
     def pass_over(self, grad_inputs: _Gradients, grad_outputs: _Gradients) -> None:
@@ -298,17 +316,24 @@ class GradientWatcher:
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._on_failure(root.name, err)
             return None
-        return self._find_rest(root)
+        return self.find_rest(root)
 
-    def _find_rest(self, root: RootHook) -> _NodeHook | None:
-        """Hook the nodes behind a root, which is running and of which none has run; once."""
+    def find_rest(self, root: RootHook) -> _NodeHook | None:
+        """Hook the nodes behind a root, which is running and of which none has run; once.
+
+        Args:
+            root: its hook, of this class or of _gradients.c.
+
+        Returns:
+            Who is to take the gradients of the root.
+        """
         try:
             with self._lock, torch._C.DisableTorchFunction():
                 if not self.is_active:
                     return None
                 call = _Call(root.name, root.parent, root.start, root.count, root.edges, root.done)
                 node = _current_node()
-                over = not self._keeps_tensors
+                over = root.is_sealed and not self._keeps_tensors
                 leaving = nodes_leaving(node, root.edges, root.start, passes_over_shapes=over)
                 hook = _NodeHook(self, call, node, root.outputs, leaving.pop(node, ()))
                 for inner, of_inputs in leaving.items():
@@ -335,7 +360,10 @@ class GradientWatcher:
     def on_backward(self, hook: _NodeHook, into: _Gradients, out_of: _Gradients) -> None:
         """Take the gradients that one node of a call hands over."""
         call = hook.call
+        gate = self.gate
         try:
+            if gate is not None and gate.on_node(hook, into, out_of):
+                return
             with self._lock, torch._C.DisableTorchFunction():
                 if not self.is_active or not self._begins(call, hook.number):
                     return
@@ -371,12 +399,17 @@ class GradientWatcher:
             return False
         call.task = task
         if call.nodes > 1:
-            if opened is None:
-                opened = self._open[task] = []
-                end = functools.partial(self._end_pass, task)
-                torch.autograd.Variable._execution_engine.queue_callback(end)
-            bisect.insort(opened, call, key=_start_of)
+            bisect.insort(self.open_pass(task), call, key=_start_of)
         return True
+
+    def open_pass(self, task: int) -> list[_Call]:
+        """Return the calls that have some of their gradients in the pass that is running."""
+        opened = self._open.get(task)
+        if opened is None:
+            opened = self._open[task] = []
+            end = functools.partial(self._end_pass, task)
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+        return opened
 
     def _finish(self, call: _Call) -> None:
         done, call.done = call.done, None

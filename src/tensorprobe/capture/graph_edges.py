@@ -219,7 +219,13 @@ def compiled_graph() -> Any:
     if graph is not None:
         is_autocast_on = torch._C._is_any_autocast_enabled
         graph.set_up_graph(
-            InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, _place_in_base, _only_reshapes
+            InputEdges,
+            _ViewInput,
+            _ACCUMULATE,
+            is_autocast_on,
+            _place_in_base,
+            _only_reshapes,
+            _View,
         )
     return graph
 

@@ -45,19 +45,33 @@ def is_compiled_wrapper(module: torch.nn.Module) -> bool:
 def is_sealed(module: torch.nn.Module) -> bool:
     """Whether nobody outside a module's call gets hold of a tensor from inside but its output."""
     return (
-        type(module).__module__ in _SEALED
-        # Somebody may have given the module, or its class, a `forward` of his own.
+        _sealed_forward(type(module)) is not None
+        # Somebody may have given the module a `forward` of his own.
         and "forward" not in module.__dict__
-        and getattr(type(module).forward, "__globals__", {}).get("__name__") in _SEALED
         and not module._modules
         and not module._forward_pre_hooks
         and not module._forward_hooks
     )
 
 
-def is_sharded(module: torch.nn.Module) -> bool:
-    """Whether `fully_shard` was called on a module: it gathers its parameters for each call."""
-    return hasattr(type(module), "_get_fsdp_state")
+def _sealed_forward(kind: type[torch.nn.Module]) -> Any | None:
+    """Return what modules of a sealed class run; None for other classes."""
+    if kind.__module__ not in _SEALED:
+        return None
+    # Somebody may have given the class a `forward` of his own.
+    is_own = getattr(kind.forward, "__globals__", {}).get("__name__") in _SEALED
+    return kind.forward if is_own else None
+
+
+def is_sharded(kind: type[torch.nn.Module]) -> bool:
+    """Whether `fully_shard` made a class, whose modules gather their parameters for each call."""
+    return hasattr(kind, "_get_fsdp_state")
+
+
+def _kind_of(kind: type[torch.nn.Module]) -> tuple[str | None, bool, Any | None]:
+    """Return what _modules.c asks of a class: its name, if usual, is_sharded, and its forward."""
+    name = None if kind.__name__ == _COMPILED_CLASS else kind.__name__
+    return name, is_sharded(kind), _sealed_forward(kind)
 
 
 @dataclass(slots=True)
@@ -107,12 +121,34 @@ class ModuleWatcher:
         self._lock = threading.RLock()
         self._is_closed = False
 
-    def open(self) -> None:
-        """Start watching."""
-        self._handles.append(torch_module.register_module_forward_pre_hook(self._before))
-        self._handles.append(
-            torch_module.register_module_forward_hook(self._after, always_call=True)
+    def open(self, gate: Any = None) -> None:
+        """Start watching.
+
+        Args:
+            gate: what records the usual calls in compiled code; None: everything is for Python.
+        """
+        before, after = (
+            (self._before, self._after) if gate is None else gate.watch_modules(self._parts())
         )
+        self._handles.append(torch_module.register_module_forward_pre_hook(before))
+        self._handles.append(torch_module.register_module_forward_hook(after, always_call=True))
+
+    def _parts(self) -> dict[str, Any]:
+        """Return what _modules.c does the same with, by the names that it knows."""
+        return {
+            "before": self._before,
+            "after": self._after,
+            "kinds": {},
+            "kind_of": _kind_of,
+            **self._names.parts(),
+            "running_class": _Running,
+            "modules_lock": self._lock,
+            "hooked": self._hooked,
+            "parameter_hooks": self._parameter_hooks,
+            "parameter_gradients": self._gradients,
+            "gradients_of": _gradients_of,
+            "ordered_dict": OrderedDict,
+        }
 
     def close(self) -> None:
         """Remove every hook and record the gradients that came in."""
@@ -184,13 +220,6 @@ class ModuleWatcher:
         running = self._running
         parent = running[-1].name if running else None
         own = _parameters_of(module)
-        gate = recorder.gate if self._is_recording else None
-        entered = None if gate is None else gate.enter_module(args, kwargs, own)
-        if entered is not None:
-            if own:
-                self._hook_parameters(own, path, class_name)
-            running.append(_Running(module, name, parent, *entered))
-            return
         inputs = named = parameters = None
         if session.wants(name, "forward") and self._is_recording:
             if self._with_inputs:
@@ -213,29 +242,23 @@ class ModuleWatcher:
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not self.is_watching(module):
             return
-        # An exception may have passed over the second hooks of modules inside this one.
+        # An exception may have passed over the second hooks of modules inside this one; and one of
+        # our own over the first hook of this.
         inside = self._running
-        while inside and inside[-1].module is not module:
-            inside.pop()
-        if not inside:
+        if not any(running.module is module for running in inside):
             return
+        while inside[-1].module is not module:
+            inside.pop()
         running = inside.pop()
         try:
             if self._is_recording:
-                if is_sharded(module):
+                if is_sharded(type(module)):
                     self._follow_gathered(running)
                 with torch._C.DisableTorchFunction():
-                    if self._record_usual(running, output):
-                        return
                     self._record(running, output)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._session.recorder.fail(running.name, err)
         self._session.leave(running.name, running.parent)
-
-    def _record_usual(self, running: _Running, output: Any) -> bool:
-        """Leave a call to compiled code; returns whether that was all."""
-        gate = self._session.recorder.gate if running.inputs is not None else None
-        return gate is not None and gate.leave_module(running, output, is_sealed(running.module))
 
     def _record(self, running: _Running, output: Any) -> None:
         session = self._session
@@ -272,6 +295,7 @@ class ModuleWatcher:
             tensors_in(output),
             running.parent,
             is_sealed=is_sealed(running.module),
+            is_late=bool(running.module._modules),
         )
 
     def _hook_parameters(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.compiled import load_compiled
 from tensorprobe.errors import ConfigError
 
 __all__ = ["COMPILED", "Models", "ModuleNames", "named_models"]
@@ -20,6 +21,7 @@ __all__ = ["COMPILED", "Models", "ModuleNames", "named_models"]
 Models = Sequence[tuple[str, torch.nn.Module]]
 # Where torch.compile's own module keeps the one that it stands for.
 COMPILED = "_orig_mod"
+_compiled = load_compiled("tensorprobe.capture._calls", "walk_modules")
 
 
 def named_models(model: Any) -> Models:
@@ -72,6 +74,10 @@ class ModuleNames:
         found = self._paths.get(id(module))
         return None if found is None or found[1]() is not module else found[0]
 
+    def parts(self) -> dict[str, Any]:
+        """Return what _modules.c looks paths up in, by the name that it knows."""
+        return {"paths": self._paths}
+
     def path_of(self, module: torch.nn.Module) -> str:
         """Return the path of any module."""
         path = self.known(module)
@@ -82,8 +88,8 @@ class ModuleNames:
 
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
         unnamed = [
-            (_path_in(prefix, path), module)
-            for path, module in model.named_modules()
+            (_path_in(prefix, path) if prefix or COMPILED in path else path, module)
+            for path, module in _named_modules(model)
             if self.known(module) is None
         ]
         named = unnamed
@@ -93,6 +99,14 @@ class ModuleNames:
         for path, module in named:
             self._paths[id(module)] = (path, weakref.ref(module))
             self._taken.add((path, type(module).__name__))
+
+
+def _named_modules(model: torch.nn.Module) -> Iterable[tuple[str, torch.nn.Module]]:
+    """Return what a model's `named_modules` does; a device waits while a step begins."""
+    found: list[tuple[str, torch.nn.Module]] | None = None
+    if _compiled is not None:
+        found = _compiled.walk_modules(model, torch.nn.Module.named_modules)
+    return model.named_modules() if found is None else found
 
 
 def _has_parts(model: torch.nn.Module) -> bool:

@@ -136,7 +136,6 @@ class Session:
         if level in ("L0", "mix"):
             self._module_names.add(models)
             self._modules = ModuleWatcher(self, self._module_names, is_recording=True)
-            self._modules.open()
         if level in ("L1", "L2", "mix"):
             self._functions = FunctionWatcher(self)
             insert_function_mode(self._functions)
@@ -149,6 +148,8 @@ class Session:
             self._kernels = KernelWatcher(self)
             insert_dispatch_mode(self._kernels)
         self._open_gate()
+        if self._modules is not None:
+            self._modules.open(self.recorder.gate)
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
         self._compiled.open()
         self._traces = TraceGuard(self, self._functions, self._kernels)
@@ -468,15 +469,12 @@ class Session:
         start: int,
         outputs: list[torch.Tensor],
         parent: str | None,
-        *,
-        is_sealed: bool = False,
+        **how: bool,
     ) -> None:
-        """Record the backward of a call when it happens."""
+        """Record the backward of a call when it happens; `how` is for `GradientWatcher.watch`."""
         backward = backward_of(name)
         if (gradients := self._gradients) is not None and self.calls.follow(backward):
-            gradients.watch(
-                backward, parent, edges, start, outputs, self._add_backward, is_sealed=is_sealed
-            )
+            gradients.watch(backward, parent, edges, start, outputs, self._add_backward, **how)
 
     def _add_backward(
         self,

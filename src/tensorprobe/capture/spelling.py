@@ -22,8 +22,13 @@ _MOST_FRAMES = 6
 
 Spelling = tuple[int, tuple[str, ...]]
 
-# By the code's id, which its own hash is too slow for; `instructions_of` keeps the codes alive.
-_spellings: dict[tuple[int, int], Spelling | None] = {}
+# Where the arguments in order, and those by name, are in what torch hands over: at a place, or
+# under a name.
+_Plan = tuple[tuple["int | str", ...], tuple[tuple[str, "int | str"], ...]]
+
+# By the caller's code and the place in it, what is called, and how many arguments come in order. A
+# code stands for itself by its id, its own hash is too slow; `instructions_of` keeps it alive.
+_plans: dict[tuple[int, int, Callable[..., Any], int], _Plan | None] = {}
 
 
 def as_spelled(
@@ -47,17 +52,41 @@ def as_spelled(
             break
         frame = frame.f_back
     caller = None if frame is None or frame.f_code is not code else frame.f_back
-    spelling = None if caller is None else _spelling_at(caller)
+    if caller is None:
+        return args, kwargs
+    key = (id(caller.f_code), caller.f_lasti, function, len(args))
+    if key not in _plans:
+        spelling = _read_spelling(caller.f_code, caller.f_lasti)
+        _plans[key] = None if spelling is None else _plan(function, len(args), spelling)
+    plan = _plans[key]
+    if plan is None:
+        return args, kwargs
+    in_order, by_name = plan
+    try:
+        return (
+            tuple([args[at] if isinstance(at, int) else kwargs[at] for at in in_order]),
+            {name: args[at] if isinstance(at, int) else kwargs[at] for name, at in by_name},
+        )
+    except KeyError:
+        # Not what was written there: somebody put another function between.
+        return args, kwargs
+
+
+def _plan(function: Callable[..., Any], count: int, spelling: Spelling) -> _Plan | None:
+    """Return where the arguments of a call are, of which so many are handed over in order."""
     names = _parameters_of(function)
-    if spelling is None or names is None:
-        return args, kwargs
-    count, keywords = spelling
+    if names is None:
+        return None
+    in_order, keywords = spelling
     # `x.split(2)` does not count its x.
-    count += names[:1] == ("self",)
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if count > len(names) or not given.keys() >= {*names[:count], *keywords}:
-        return args, kwargs
-    return tuple(given[name] for name in names[:count]), {name: given[name] for name in keywords}
+    in_order += names[:1] == ("self",)
+    if in_order > len(names):
+        return None
+    places: dict[str, int | str] = {name: at for at, name in enumerate(names[:count])}
+    return (
+        tuple([places.get(name, name) for name in names[:in_order]]),
+        tuple([(name, places.get(name, name)) for name in keywords]),
+    )
 
 
 @cache
@@ -67,13 +96,6 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         return None
     return tuple(p.name for p in parameters)
-
-
-def _spelling_at(frame: FrameType) -> Spelling | None:
-    key = (id(frame.f_code), frame.f_lasti)
-    if key not in _spellings:
-        _spellings[key] = _read_spelling(frame.f_code, frame.f_lasti)
-    return _spellings[key]
 
 
 def _read_spelling(code: CodeType, place: int) -> Spelling | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import runpy
 import sys
+from array import array
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -30,7 +31,7 @@ _codes: dict[int, CodeType | None] = {}
 # The tool's own, which stand as None there.
 _hidden: list[CodeType] = []
 # Kept for the whole process: the steps of a training make their calls in the same places.
-_seen: dict[tuple[int, ...], tuple[Frame, ...]] = {}
+_seen: dict[bytes, tuple[Frame, ...]] = {}
 _compiled = load_compiled("tensorprobe.capture._calls", "stack_key")
 # A program that makes up code as it goes must not fill the memory.
 _MOST_SEEN = 50_000
@@ -46,14 +47,15 @@ class StackReader:
     def read(self) -> tuple[Frame, ...]:
         """Return the frames of the caller, innermost first; the same object for the same stack."""
         frame = sys._getframe(1)
-        places: tuple[int, ...] | None = None
+        key: bytes | None = None
         if _compiled is not None:
             # None where a code is new.
-            places = _compiled.stack_key(frame, _codes, 2 * _DEEPEST)
-        if places is None:
-            places = _key_of(frame)
-        stack = _seen.get(places)
+            key = _compiled.stack_key(frame, _codes, 2 * _DEEPEST)
+        if key is None:
+            key = _key_of(frame)
+        stack = _seen.get(key)
         if stack is None:
+            places = array("q", key)
             pairs = zip(places[::2], places[1::2], strict=True)
             stack = _from_user(tuple(_frame_of(_codes[code], place) for code, place in pairs))
             if len(_seen) >= _MOST_SEEN or len(_codes) >= _MOST_SEEN:
@@ -61,13 +63,13 @@ class StackReader:
                 _codes.clear()
                 _hidden.clear()
             else:
-                _seen[places] = stack
+                _seen[key] = stack
         return stack
 
 
-def _key_of(innermost: FrameType) -> tuple[int, ...]:
+def _key_of(innermost: FrameType) -> bytes:
     """Return the codes of a stack by their ids, and the place in each; learns new codes."""
-    key: list[int] = []
+    key = array("q")
     frame: FrameType | None = innermost
     while frame is not None and len(key) < 2 * _DEEPEST:
         code = id(frame.f_code)
@@ -81,7 +83,7 @@ def _key_of(innermost: FrameType) -> tuple[int, ...]:
             key.append(code)
             key.append(frame.f_lasti)
         frame = frame.f_back
-    return tuple(key)
+    return key.tobytes()
 
 
 def _from_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
