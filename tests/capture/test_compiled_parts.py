@@ -89,7 +89,8 @@ def find_edges(call: str, *, compiled: bool, autocast: bool) -> tuple[Any, ...]:
             found = (roots, *graph_edges._edges_to_inputs(roots, edges, start))
     roots, leaving, incoming = found
     reached = [None if edge is None else (type(edge[0]), edge[1]) for edge in incoming.values()]
-    return taken, edges.views, _shown(roots), _shown(leaving), _shown(incoming, reached)
+    cuts = list(edges.views.values())
+    return taken, cuts, _shown(roots), _shown(leaving), _shown(incoming, reached)
 
 
 def _shown(nodes: dict[Any, Any], values: Iterable[Any] | None = None) -> list[tuple[str, Any]]:
@@ -338,3 +339,5 @@ def test_a_model_is_walked_through_as_torch_does_it() -> None:
 
     # Whoever names his modules himself is asked, wherever he is.
     assert walk(torch.nn.Sequential(shared, Renamed(shared)), method) is None
+    shared.named_modules = lambda: iter(())  # type: ignore[assignment]
+    assert walk(model, method) is None

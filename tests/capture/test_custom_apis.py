@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -184,3 +185,25 @@ def test_add_apis_names_functions_by_their_place(
         "add_apis holds 'no_such_package.fused', which cannot be recorded: No module named "
         "'no_such_package'"
     ]
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_what_we_ask_of_a_functions_tensors_is_not_the_users(tmp_path: Path, level: str) -> None:
+    ops = user_module()
+    debugger = PrecisionDebugger(dump_path=tmp_path, level=level)
+    debugger.register_custom_api(ops, "fused", "MyOps")
+    numbers = torch.randn(2, 8, dtype=torch.cfloat)
+    given = [
+        numbers.conj(),
+        numbers.conj().imag,
+        torch.ones(3).to_sparse(),
+        torch.ones(2, 4)[:, :2],
+    ]
+    debugger.start()
+    for tensor in given:
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            ops.fused(tensor)
+    debugger.stop()
+    debugger.step()
+    debugger.restore_custom_api(ops, "fused")
+    assert {name.split(".")[0] for name in names(tmp_path)} == {"MyOps"}

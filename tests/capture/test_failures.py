@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.capture.gradients import GradientWatcher
+from tensorprobe.capture.recorder import Recorder
 
 
 class Unreadable(tuple[Tensor]):
@@ -94,3 +97,68 @@ def test_a_call_that_cannot_be_recorded_costs_none_around_it(
     forward = [name for name in part.names if ".forward." in name]
     assert forward == ["Module.inside.inner.Linear.forward.0", "Module.Nested.forward.0"]
     assert "Module.Nested.backward.0" in part.names
+
+
+class ReturnsUnreadable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, rows: Tensor) -> list[object]:
+        return [self.linear(rows), unreadable()]
+
+
+@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+def test_a_module_without_a_record_has_its_place(tmp_path: Path, listed: tuple[str, ...]) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
+    model = ReturnsUnreadable()
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump") as debugger:
+        debugger.start(model)
+        model(torch.ones(2, 3))
+    (construct,) = tmp_path.rglob("construct.json")
+    places = json.loads(construct.read_text())
+    inside = places["Module.linear.Linear.forward.0"]
+    assert (inside[0] if isinstance(inside, list) else inside) in places
+
+
+def test_an_interrupt_is_no_failure_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model = nn.Linear(3, 3)
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    monkeypatch.setattr(GradientWatcher, "note_place", interrupt)
+    debugger.start(model)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(2, 3))
+    monkeypatch.undo()
+    debugger.stop()
+
+
+def test_a_stop_while_records_are_written_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal's handler may call it."""
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(40)))
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    is_ready, asked = Recorder._is_ready, []
+
+    def stop_at_the_twentieth(recorder: Recorder, record: Any) -> bool:
+        asked.append(record)
+        if len(asked) == 20:
+            debugger.stop()
+        return is_ready(recorder, record)
+
+    monkeypatch.setattr(Recorder, "_is_ready", stop_at_the_twentieth)
+    debugger.start(model)
+    model(torch.ones(2, 3))
+    debugger.step()
+    dump = open_dump(tmp_path)
+    assert len(asked) >= 20 and not dump.gaps
+    # Of those that came after it nothing is recorded.
+    names = [call.name for call in dump]
+    assert 20 <= len(names) < 40
+    assert names == [f"Module.{n}.Linear.forward.0" for n in range(len(names))]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from gradient_runs import Capture, assert_equal, capturing, leaves
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 
@@ -162,3 +162,25 @@ def test_residual_addition_in_place(capture: Capture) -> None:
     assert_equal(captured.outputs("Tensor.__iadd__.0.backward"), [upstream, upstream])
     expected = torch.autograd.grad(functional.linear(x, w), (x, w), upstream)
     assert_equal(captured.outputs("Functional.linear.0.backward"), expected)
+
+
+class ReadsAndWrites(nn.Module):
+    """Uses its input and then writes into it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.sum()
+        x.mul_(3)
+        return x * total
+
+
+def test_a_view_that_is_used_before_it_is_written_has_the_gradients_of_both(
+    capture: Capture,
+) -> None:
+    model = ReadsAndWrites()
+    (leaf,) = leaves((4, 2))
+    flat = (leaf * 1).view(8)
+    bare = leaf.detach().flatten().requires_grad_()
+    (bare * 3 * bare.sum()).sum().backward()
+
+    captured = capture(lambda: model(flat).sum().backward(), level="L0", model=model)
+    assert_equal(captured.outputs("Module.ReadsAndWrites.backward.0"), [bare.grad])

@@ -273,6 +273,34 @@ def test_a_module_whose_result_nobody_used_leaves_it_to_those_inside(
     assert "Module.linear.Linear.backward.0" in part.names
 
 
+class HoldsWithoutCalling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.ModuleList([nn.Linear(4, 4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = x * 2
+        self.aside = doubled.sum()
+        return doubled.relu()
+
+
+@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+def test_a_module_that_called_none_inside_has_a_record_of_its_own(
+    tmp_path: Path, listed: tuple[str, ...]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
+    model = HoldsWithoutCalling()
+    (x,) = leaves((2, 4))
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump", model=model):
+        model(x)
+        model.aside.backward()
+    (part,) = open_dump(tmp_path / "dump").parts
+    call = part.call("Module.HoldsWithoutCalling.backward.0")
+    assert call.inputs == (None,)
+    assert call.outputs is not None and isinstance(call.outputs[0], TensorValue)
+
+
 class ReturnsViews(nn.Module):
     """Several outputs that show the same memory, or memory that is used inside."""
 

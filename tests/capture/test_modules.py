@@ -147,3 +147,39 @@ def test_parameters_that_are_made_for_one_call_have_their_gradients(
     found = [r for r in open_dump(tmp_path) if is_parameter_gradients(r.name)]
     assert len(found) == 2 * 20
     assert all(set(record.parameters or {}) == {"weight", "bias"} for record in found)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("listed", [[], ["name-regex(.*)"]])
+def test_a_scripted_module_is_a_module(tmp_path: Path, listed: list[str]) -> None:
+    model = nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.ReLU())
+    calls = capture(tmp_path, model, torch.randn(2, 4), level="L0", statistics={"list": listed})
+    (scripted,) = (name for name in calls if name.startswith("Module.0.") and "forward" in name)
+    assert set(calls[scripted].parameters or {}) == {"weight", "bias"}
+    assert scripted.replace("forward", "backward") in calls
+    assert not open_dump(tmp_path / "dump").gaps
+
+
+@pytest.mark.parametrize("listed", [[], ["name-regex(.*)"]])
+def test_parameters_that_are_views_written_into_since(tmp_path: Path, listed: list[str]) -> None:
+    model = nn.Linear(4, 4)
+    given = torch.randn(2, 4)
+
+    def train() -> Tensor:
+        torch.manual_seed(1)
+        leaf = torch.randn(24, requires_grad=True)
+        flat = leaf * 1
+        parts = {"weight": flat[:16].view(4, 4), "bias": flat[16:20], "unused": flat[20:]}
+        flat.mul_(2)
+        torch.func.functional_call(model, parts, (given,), strict=False).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    alone = train()
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump") as debugger:
+        debugger.start(model)
+        assert torch.equal(train(), alone)
+    calls = {call.name: call for call in open_dump(tmp_path / "dump")}
+    assert set(calls["Module.Linear.parameters_grad"].parameters or {}) == {"weight", "bias"}

@@ -93,10 +93,15 @@ static int note_place(Gate *self, PyObject *outputs)
         return 0;
     PyObject *noted = PyObject_CallMethodObjArgs(self->gradients, text_note_place, outputs, NULL);
     Py_XDECREF(noted);
+    self->has_place = 0;
+    if (!noted)
+        return -1;
     self->thread = thread;
     self->device = (long)number_of(call_method(PyList_GetItem(outputs, 0), text_get_device));
+    if (PyErr_Occurred())
+        return -1;
     self->has_place = PyList_Size(outputs) == 1;
-    return PyErr_Occurred() ? -1 : 0;
+    return 0;
 }
 
 int keep_hook(Gate *self, PyObject *node, PyObject *hook)

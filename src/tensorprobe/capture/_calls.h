@@ -10,14 +10,14 @@
 #define TEXTS(X)                                                                                     \
     X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
     X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \
-    X(_hook_tensor) X(_is_closed) X(_is_view) X(_line) X(_look) X(_looked) X(_modules)               \
+    X(_is_closed) X(_is_view) X(_line) X(_look) X(_looked) X(_modules)               \
     X(_parameters) X(_sequence_nr) X(_text) X(_threads) X(_unlooked) X(_unsent) X(_version)          \
     X(_view_inputs) X(acquire) X(alive) X(args) X(ask) X(asked) X(call) X(checked) X(checksums)      \
     X(count) X(data_ptr) X(defaults) X(delivered) X(detach) X(done) X(dtype) X(edges) X(f_back)      \
     X(f_lasti) X(f_locals) X(fail) X(file) X(files) X(find_rest) X(forget_tensors) X(forward)        \
-    X(full_name) X(get_device) X(grad_fn) X(hook) X(inputs) X(is_active) X(is_cast) X(is_conj)       \
+    X(full_name) X(get_device) X(grad_fn) X(has_inner) X(hook) X(inputs) X(is_active) X(is_by_python) X(is_cast) X(is_conj)       \
     X(is_contiguous) X(is_inference) X(is_late) X(is_meta) X(is_neg) X(is_nested) X(is_paused)       \
-    X(is_recompute) X(is_sealed) X(kwargs) X(layout) X(leaves) X(measured) X(missing) X(module)      \
+    X(is_recompute) X(is_sealed) X(kwargs) X(layout) X(leave) X(leaves) X(measured) X(missing) X(module)      \
     X(name) X(named_modules) X(next_functions) X(next_number) X(nodes) X(note_place) X(number)       \
     X(numbers) X(numel) X(of_inputs) X(of_outputs) X(open_pass) X(output_nr) X(outputs)              \
     X(parameters) X(parent) X(pass_over) X(positions_under_cast) X(register_hook) X(release)         \

@@ -13,8 +13,8 @@
 #include <dlfcn.h>
 #endif
 
-/* Functions of Python that its stable interface leaves out; NULL where this Python has none. An attribute
- * says the same in five times the time. */
+/* Functions of Python that its stable interface leaves out; NULL where this Python has none. Attributes
+ * say the same, more slowly. */
 static PyObject *(*get_back)(PyObject *frame);
 static int (*get_place)(PyObject *frame);
 static PyObject *(*get_variable)(PyObject *frame, PyObject *name);
@@ -59,8 +59,9 @@ static void trust(PyObject *shown)
 {
     Py_ssize_t size = PyDict_Size(shown);
     if (known.shown != shown || size < known.size) {
+        Py_XDECREF(known.shown);
         memset(&known, 0, sizeof known);
-        known.shown = shown;
+        known.shown = Py_NewRef(shown);
     }
     known.size = size;
 }

@@ -183,7 +183,6 @@ static PyObject *make_call(Gate *self, PyObject *hook, PyObject *task, Py_ssize_
                  give(call, text_parent, PyObject_GetAttr(hook, text_parent)) ||
                  give(call, text_start, PyObject_GetAttr(hook, text_start)) ||
                  give(call, text_done, PyObject_GetAttr(hook, text_done)) ||
-                 give(call, text_views, PyObject_GetAttr(edges, text_views)) ||
                  give(call, text_nodes, PyLong_FromSsize_t(nodes)) ||
                  give(call, text_missing, PyLong_FromSsize_t(nodes - 1)) ||
                  give(call, text_of_outputs, list_of_none(outputs)) ||
@@ -318,26 +317,18 @@ static int finish_call(Gate *self, PyObject *call, PyObject *task)
     return failed ? -1 : 0;
 }
 
-/* Whether a sequence or dict of an object is empty; -1 on failure. */
-static int has_none(PyObject *object, PyObject *attribute)
-{
-    PyObject *held = PyObject_GetAttr(object, attribute);
-    Py_ssize_t count = held ? PyObject_Size(held) : -1;
-    Py_XDECREF(held);
-    return count < 0 ? -1 : !count;
-}
-
 /* Whether a call waits for gradients towards its inputs, and nothing else, from a node; -1 on failure. */
 static int waits_for_inputs(PyObject *hook, PyObject *call, PyObject *task)
 {
     PyObject *its_task = PyObject_GetAttr(call, text_task);
     int is_so = its_task ? PyObject_RichCompareBool(its_task, task, Py_EQ) : -1;
     Py_XDECREF(its_task);
-    if (is_so > 0)
-        is_so = has_none(hook, text_outputs);
-    if (is_so > 0)
-        is_so = has_none(call, text_views);
-    return is_so;
+    if (is_so <= 0)
+        return is_so;
+    PyObject *outputs = PyObject_GetAttr(hook, text_outputs);
+    Py_ssize_t count = outputs ? PyObject_Size(outputs) : -1;
+    Py_XDECREF(outputs);
+    return count < 0 ? -1 : !count;
 }
 
 static int take_inputs(Gate *self, PyObject *hook, PyObject *call, PyObject *task, PyObject *into)

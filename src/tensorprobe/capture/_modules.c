@@ -61,15 +61,6 @@ static int is_empty(PyObject *attributes, PyObject *name)
     return dict && PyDict_Check(dict) ? !PyDict_Size(dict) : PyErr_Occurred() ? -1 : 0;
 }
 
-/* Whether a module holds no others; -1 on failure. */
-static int holds_none(PyObject *module)
-{
-    PyObject *inside = PyObject_GetAttr(module, text__modules);
-    Py_ssize_t count = inside ? PyObject_Size(inside) : -1;
-    Py_XDECREF(inside);
-    return count < 0 ? -1 : !count;
-}
-
 /* Whether nobody gets hold of a tensor from inside a module, as is_sealed says; -1 on failure. */
 static int looks_sealed(PyObject *module, PyObject *kind)
 {
@@ -109,7 +100,8 @@ static PyObject *running_here(Gate *self)
     return running;
 }
 
-/* Return the name of a module's next call, `Module.fc.Linear.forward.0`; None if it has no path yet. */
+/* Return the name of a module's next call, `Module.fc.Linear.forward.0`, and set its path, a new
+ * reference; None if it has no path yet. */
 static PyObject *name_call(Gate *self, PyObject *module, PyObject *class_name, PyObject **path)
 {
     PyObject *key = PyLong_FromVoidPtr(module);
@@ -121,7 +113,7 @@ static PyObject *name_call(Gate *self, PyObject *module, PyObject *class_name, P
     Py_XDECREF(alive);
     if (alive != module)
         return alive ? Py_NewRef(Py_None) : NULL;
-    *path = PyTuple_GetItem(known, 0);
+    *path = Py_NewRef(PyTuple_GetItem(known, 0));
     PyObject *text = PyUnicode_GetLength(*path) ? PyUnicode_FromFormat("Module.%U.%U", *path, class_name)
                                                 : PyUnicode_FromFormat("Module.%U", class_name);
     PyObject *number = text ? number_call(self, text) : NULL;
@@ -148,21 +140,26 @@ static PyObject *keywords_beside(PyObject *args)
     return PyErr_Occurred() ? NULL : PyDict_New();
 }
 
-/* Return a module's own parameters, without those that are None. */
-static PyObject *parameters_of(PyObject *module)
+/* Return a module's own parameters, without those that are None; None if some are of another kind. */
+static PyObject *parameters_of(Gate *self, PyObject *module)
 {
-    PyObject *all = PyObject_GetAttr(module, text__parameters), *own = all ? PyDict_New() : NULL;
-    PyObject *key, *value;
+    PyObject *all = PyObject_GetAttr(module, text__parameters), *own = NULL, *key, *value;
     Py_ssize_t at = 0;
-    if (all && !PyDict_Check(all))
-        PyErr_SetString(PyExc_TypeError, "a module's parameters are no dict");
-    while (own && !PyErr_Occurred() && PyDict_Next(all, &at, &key, &value))
-        if (value != Py_None && PyDict_SetItem(own, key, value))
-            break;
+    int is_usual = all && PyDict_Check(all);
+    if (is_usual)
+        own = PyDict_New();
+    while (own && is_usual && PyDict_Next(all, &at, &key, &value)) {
+        if (value == Py_None)
+            continue;
+        is_usual = (PyObject *)Py_TYPE(value) == self->parameter_class;
+        if (is_usual && PyDict_SetItem(own, key, value))
+            Py_CLEAR(own);
+    }
     Py_XDECREF(all);
-    if (PyErr_Occurred())
-        Py_CLEAR(own);
-    return own;
+    if (PyErr_Occurred() || is_usual)
+        return own;
+    Py_XDECREF(own);
+    return Py_NewRef(Py_None);
 }
 
 /* Hook one parameter, unless that has been done. */
@@ -211,19 +208,8 @@ static int hook_wanted(Gate *self, PyObject *own, PyObject *base)
         failed = gets_one < 0 || (gets_one && PyDict_SetItem(wanted, key, parameter));
     }
     at = 0;
-    while (!failed && PyDict_Next(wanted, &at, &key, &parameter)) {
-        if ((PyObject *)Py_TYPE(parameter) == self->parameter_class) {
-            failed = hook_parameter(self, parameter, base, key, PyDict_Size(wanted));
-        } else {
-            PyObject *count = PyLong_FromSsize_t(PyDict_Size(wanted)), *hooked = NULL;
-            if (count)
-                hooked = PyObject_CallMethodObjArgs(self->modules, text__hook_tensor, parameter, base, key,
-                                                    count, NULL);
-            failed = !hooked;
-            Py_XDECREF(count);
-            Py_XDECREF(hooked);
-        }
-    }
+    while (!failed && PyDict_Next(wanted, &at, &key, &parameter))
+        failed = hook_parameter(self, parameter, base, key, PyDict_Size(wanted));
     Py_XDECREF(wanted);
     return failed ? -1 : 0;
 }
@@ -246,17 +232,20 @@ static int hook_parameters(Gate *self, PyObject *own, PyObject *path, PyObject *
 static int add_running(Gate *self, PyObject *running, PyObject *module, Call *call)
 {
     Py_ssize_t depth = PyList_Size(running);
-    PyObject *parent = depth > 0 ? PyObject_GetAttr(PyList_GetItem(running, depth - 1), text_name)
-                                 : Py_NewRef(Py_None);
+    PyObject *around = depth > 0 ? PyList_GetItem(running, depth - 1) : NULL;
+    PyObject *parent = around ? PyObject_GetAttr(around, text_name) : Py_NewRef(Py_None);
     PyObject *made = parent ? make_empty(self->running_class) : NULL;
-    int failed = !made || PyObject_SetAttr(made, text_module, module) ||
+    int failed = !made || (around && PyObject_SetAttr(around, text_has_inner, Py_True)) ||
+                 PyObject_SetAttr(made, text_module, module) ||
                  PyObject_SetAttr(made, text_name, call->name) ||
                  PyObject_SetAttr(made, text_parent, parent) ||
                  PyObject_SetAttr(made, text_inputs, call->inputs) ||
                  PyObject_SetAttr(made, text_kwargs, call->named) ||
                  PyObject_SetAttr(made, text_parameters, call->parameters) ||
                  PyObject_SetAttr(made, text_edges, call->edges) ||
-                 PyObject_SetAttr(made, text_start, call->start) || PyList_Append(running, made);
+                 PyObject_SetAttr(made, text_start, call->start) ||
+                 PyObject_SetAttr(made, text_is_by_python, Py_False) ||
+                 PyObject_SetAttr(made, text_has_inner, Py_False) || PyList_Append(running, made);
     Py_XDECREF(parent);
     Py_XDECREF(made);
     return failed ? -1 : 0;
@@ -267,27 +256,28 @@ static int enter(Gate *self, PyObject *module, PyObject *args, PyObject *kind)
 {
     Call call = {0};
     PyObject *class_name = PyTuple_GetItem(kind, CLASS_NAME), *path = NULL;
-    call.name = name_call(self, module, class_name, &path);
-    if (!call.name || call.name == Py_None) {
-        int is_new = call.name != NULL;
-        forget(&call);
-        return is_new ? 0 : -1;
+    PyObject *own = parameters_of(self, module), *named = NULL, *running = NULL;
+    int outcome = own ? own != Py_None : -1;
+    if (outcome > 0) {
+        call.name = name_call(self, module, class_name, &path);
+        outcome = call.name ? call.name != Py_None : -1;
     }
-    Py_INCREF(path);
-    PyObject *named = keywords_beside(args), *own = named ? parameters_of(module) : NULL;
-    PyObject *running = own ? running_here(self) : NULL;
-    /* Gradients may be turned on inside. */
-    int failed = !running || describe_before(self, &call, args, named, own) ||
-                 note_edges(self, &call, args, named);
-    if (!failed && PyDict_Size(own))
-        failed = hook_parameters(self, own, path, class_name);
-    failed = failed || add_running(self, running, module, &call);
-    Py_XDECREF(named);
+    if (outcome > 0) {
+        named = keywords_beside(args);
+        running = named ? running_here(self) : NULL;
+        /* Gradients may be turned on inside. */
+        int failed = !running || describe_before(self, &call, args, named, own) ||
+                     note_edges(self, &call, args, named) ||
+                     (PyDict_Size(own) && hook_parameters(self, own, path, class_name)) ||
+                     add_running(self, running, module, &call);
+        outcome = failed ? -1 : 1;
+    }
     Py_XDECREF(own);
+    Py_XDECREF(path);
+    Py_XDECREF(named);
     Py_XDECREF(running);
-    Py_DECREF(path);
     forget(&call);
-    return failed ? -1 : 1;
+    return outcome;
 }
 
 static int take_from(PyObject *running, PyObject *attribute, PyObject **value)
@@ -297,10 +287,10 @@ static int take_from(PyObject *running, PyObject *attribute, PyObject **value)
 }
 
 /* Record the call of a module that has run to its end. */
-static int record_module(Gate *self, PyObject *running, PyObject *output, int is_sealed, int is_late)
+static int record_module(Gate *self, PyObject *running, PyObject *output, PyObject *module, PyObject *kind)
 {
     PyObject *parent = NULL, *frame = (PyObject *)PyEval_GetFrame();
-    Call call = {.is_sealed = is_sealed, .is_late = is_late};
+    Call call = {0};
     Py_XINCREF(frame);
     int failed = !frame || take_from(running, text_name, &call.name) ||
                  take_from(running, text_inputs, &call.inputs) ||
@@ -310,10 +300,16 @@ static int record_module(Gate *self, PyObject *running, PyObject *output, int is
                  take_from(running, text_start, &call.start) || take_from(running, text_parent, &parent);
     if (!failed) {
         call.backward = backward_name(self, call.name);
-        failed = !call.backward || look_after(self, &call, output, frame, parent);
+        call.is_sealed = call.backward ? looks_sealed(module, kind) : -1;
+        call.is_late = call.is_sealed < 0 ? -1 : is_true(PyObject_GetAttr(running, text_has_inner));
+        failed = call.is_late < 0 || look_after(self, &call, output, frame, parent);
     }
-    if (failed && call.name)
-        failed = report_failure(self, call.name);
+    if (failed && call.name && parent && !(failed = report_failure(self, call.name))) {
+        /* It has a place though it has no record. */
+        PyObject *left = PyObject_CallMethodObjArgs(self->session, text_leave, call.name, parent, NULL);
+        failed = !left;
+        Py_XDECREF(left);
+    }
     Py_XDECREF(frame);
     Py_XDECREF(parent);
     forget(&call);
@@ -328,21 +324,17 @@ static int leave(Gate *self, PyObject *module, PyObject *output, PyObject *kind)
         return 0;
     PyObject *inside = running_here(self);
     Py_ssize_t depth = inside ? PyList_Size(inside) : -1;
-    PyObject *running = depth > 0 ? PyList_GetItem(inside, depth - 1) : NULL;
+    PyObject *running = depth > 0 ? Py_NewRef(PyList_GetItem(inside, depth - 1)) : NULL;
     PyObject *its_module = running ? PyObject_GetAttr(running, text_module) : NULL;
-    PyObject *inputs = its_module == module ? PyObject_GetAttr(running, text_inputs) : NULL;
+    PyObject *is_by_python = its_module ? PyObject_GetAttr(running, text_is_by_python) : NULL;
+    int outcome = PyErr_Occurred() ? -1 : its_module == module && is_by_python == Py_False;
+    if (outcome > 0 && PyList_SetSlice(inside, depth - 1, depth, NULL))
+        outcome = -1;
+    if (outcome > 0)
+        outcome = record_module(self, running, output, module, kind);
     Py_XDECREF(its_module);
-    Py_XDECREF(inputs);
-    int outcome = PyErr_Occurred() ? -1 : inputs && inputs != Py_None;
-    if (outcome > 0) {
-        int is_sealed = looks_sealed(module, kind), is_alone = holds_none(module);
-        Py_INCREF(running);
-        if (is_sealed < 0 || is_alone < 0 || PyList_SetSlice(inside, depth - 1, depth, NULL))
-            outcome = -1;
-        else
-            outcome = record_module(self, running, output, is_sealed, !is_alone);
-        Py_DECREF(running);
-    }
+    Py_XDECREF(is_by_python);
+    Py_XDECREF(running);
     Py_XDECREF(inside);
     return outcome;
 }
@@ -551,7 +543,11 @@ static int walk(PyObject *module, PyObject *path, PyObject *method, PyObject *se
     PyObject *own = PyObject_GetAttr((PyObject *)Py_TYPE(module), text_named_modules);
     PyObject *number = own ? PyLong_FromVoidPtr(module) : NULL;
     Py_XDECREF(own);
-    int is_usual = number ? own == method : -1, is_known = is_usual > 0 ? PySet_Contains(seen, number) : 0;
+    PyObject *attributes = number ? PyObject_GetAttr(module, text___dict__) : NULL;
+    int is_own = attributes ? PyDict_Contains(attributes, text_named_modules) : -1;
+    Py_XDECREF(attributes);
+    int is_usual = is_own < 0 ? -1 : own == method && !is_own;
+    int is_known = is_usual > 0 ? PySet_Contains(seen, number) : 0;
     if (is_usual <= 0 || is_known) {
         Py_XDECREF(number);
         return is_known < 0 ? -1 : is_usual;

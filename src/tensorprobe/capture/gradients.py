@@ -5,8 +5,8 @@
 Where the gradients of a call come in at one node, only that is hooked at once, and the nodes behind
 it when it runs: a forward pass on a GPU waits for the host, a backward pass does not. That is too
 late where somebody uses a tensor from inside the call and not what it returned; so modules that
-hold no others, and the user's own functions, are hooked everywhere at once. Of a module that does
-hold others there is no record then: those inside have theirs.
+call no others, and the user's own functions, are hooked everywhere at once. Of a module that does
+call others there is no record then: those inside have theirs.
 
 A hook on each node at an edge of the call's piece of the graph hands over the gradients that come
 in (of the outputs) and that leave towards the inputs. An input that is reached over several edges
@@ -62,7 +62,6 @@ class _Call:
         "start",
         "task",
         "unused",
-        "views",
     )
 
     def __init__(
@@ -81,7 +80,6 @@ class _Call:
         self.nodes = self.missing = 0
         self.of_outputs: list[torch.Tensor | None] = [None] * outputs
         self.of_inputs: list[torch.Tensor | None] = [None] * edges.count
-        self.views = edges.views
         self.done: OnGradients | None = done
         self.task = _NO_PASS
         # Outputs whose own node has run without a gradient for them: the gradient of the base of
@@ -112,10 +110,10 @@ class _Call:
             if change is not None:
                 gradient = change(gradient)
             for position in positions:
-                view = self.views.get(position)
-                part = gradient if view is None else view(gradient)
                 before = self.of_inputs[position]
-                self.of_inputs[position] = part if before is None else before.detach() + part
+                self.of_inputs[position] = (
+                    gradient if before is None else before.detach() + gradient
+                )
         self.missing -= 1
 
 

@@ -131,7 +131,7 @@ class InputEdges:
         is_cast: whether autocast may have cast a leaf.
         leaves: the places of each leaf, by its id.
         nodes: the places of each other input, by the edge that its gradient goes over.
-        views: the places whose gradient comes as a part of that of their base.
+        views: the edges over which the gradient of a base goes, and which part of it is an input's.
     """
 
     __slots__ = ("_view_inputs", "count", "is_cast", "leaves", "nodes", "views")
@@ -140,7 +140,7 @@ class InputEdges:
         self.count = len(tensors)
         self.leaves: dict[int, list[int]] = {}
         self.nodes: dict[tuple[_Node, int], list[int]] = {}
-        self.views: dict[int, _View] = {}
+        self.views: dict[tuple[_Node, int], _View] = {}
         self._view_inputs: list[_ViewInput] = []
         for position, tensor in enumerate(tensors):
             if not tensor.requires_grad:
@@ -181,7 +181,7 @@ class InputEdges:
             if cut is not None and view.base_edge not in self.nodes:
                 # Empty ones are shared, so they are not written into.
                 self.nodes = {**self.nodes, view.base_edge: [view.position]}
-                self.views = {**self.views, view.position: cut}
+                self.views = {**self.views, view.base_edge: cut}
         self._view_inputs.clear()
 
     def positions_under_cast(self, node: _Node) -> tuple[list[int] | None, _Cast | None]:
@@ -436,7 +436,7 @@ def _edges_to_inputs(
             if child is None:
                 continue
             positions = nodes.get(edge) if nodes else None
-            change = None
+            change: _Change | None = edges.views.get(edge) if edges.views else None
             if positions is None and leaves:
                 if type(child) is _ACCUMULATE:
                     positions = leaves.get(id(child.variable))

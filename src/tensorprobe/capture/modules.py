@@ -86,6 +86,9 @@ class _Running:
     parameters: Mapping[str, Drafted] | None
     edges: InputEdges
     start: int
+    # Whether Python has begun it, and whether other modules were called inside.
+    is_by_python: bool = True
+    has_inner: bool = False
 
 
 class ModuleWatcher:
@@ -219,6 +222,8 @@ class ModuleWatcher:
         name = f"{text}.forward.{recorder.next_number(text)}"
         running = self._running
         parent = running[-1].name if running else None
+        if running:
+            running[-1].has_inner = True
         own = _parameters_of(module)
         inputs = named = parameters = None
         if session.wants(name, "forward") and self._is_recording:
@@ -252,9 +257,8 @@ class ModuleWatcher:
         running = inside.pop()
         try:
             if self._is_recording:
-                if is_sharded(type(module)):
-                    self._follow_gathered(running)
                 with torch._C.DisableTorchFunction():
+                    self._follow_tensors(running)
                     self._record(running, output)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._session.recorder.fail(running.name, err)
@@ -295,12 +299,22 @@ class ModuleWatcher:
             tensors_in(output),
             running.parent,
             is_sealed=is_sealed(running.module),
-            is_late=bool(running.module._modules),
+            is_late=running.has_inner,
         )
 
     def _hook_parameters(
-        self, parameters: Mapping[str, torch.nn.Parameter], path: str, class_name: str
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        path: str,
+        class_name: str,
+        *,
+        are_used: bool = False,
     ) -> None:
+        """Hook parameters and, once they are used, tensors that were put in the place of some.
+
+        A view that was written into through another one gets a new node when it is used: to have it
+        made before would give it another place in the order of the backward pass.
+        """
         if not self._with_gradients:
             return
         wanted = [(key, p) for key, p in parameters.items() if p.requires_grad]
@@ -311,7 +325,8 @@ class ModuleWatcher:
                 return
             for key, parameter in wanted:
                 if type(parameter) is not torch.nn.Parameter:
-                    self._hook_tensor(parameter, base, key, len(wanted))
+                    if are_used or parameter.is_leaf:
+                        self._hook_tensor(parameter, base, key, len(wanted))
                     continue
                 # What `register_hook` does for a leaf, at a third of its cost.
                 hooks: Any = parameter._backward_hooks
@@ -329,17 +344,25 @@ class ModuleWatcher:
         known = self._hooked_tensors.get(place)
         if known is None or known() is not tensor:
             self._hooked_tensors[place] = weakref.ref(tensor)
+            # To hook one that still lacks its node, as nobody has used it, ends the process.
+            if tensor.grad_fn is None and not tensor.is_leaf:
+                return
             hook = functools.partial(self._take_gradient, base, key, count)
             self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
-    def _follow_gathered(self, running: _Running) -> None:
-        """Hook the parameters that FSDP has put in place of the sharded ones for this call."""
-        # It writes into them without raising their version.
-        self._session.recorder.forget_tensors()
-        if running.parameters is not None:
-            module = running.module
+    def _follow_tensors(self, running: _Running) -> None:
+        """Hook the tensors that stood in the place of parameters, and those that FSDP put there."""
+        module = running.module
+        is_gathered = is_sharded(type(module))
+        if is_gathered:
+            # FSDP writes into them without raising their version.
+            self._session.recorder.forget_tensors()
+        if running.parameters is None:
+            return
+        own = _parameters_of(module)
+        if is_gathered or any(type(tensor) is not torch.nn.Parameter for tensor in own.values()):
             path = self._names.path_of(module)
-            self._hook_parameters(_parameters_of(module), path, type(module).__name__)
+            self._hook_parameters(own, path, type(module).__name__, are_used=True)
 
     def _add_gradients(self, base: str) -> None:
         # A signal's handler that stops the capture takes them away from who is at it.

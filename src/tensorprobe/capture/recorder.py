@@ -116,6 +116,8 @@ class Recorder:
         self._checksums = ChecksumQueue()
         self._data = KeptData(writer, transport)
         self._pending: deque[_Pending] = deque()
+        # Those of them that are about to be written.
+        self._ready: list[_Pending] = []
         # When numbers were last looked for, and how many records have come since.
         self._looked = time.monotonic()
         self._unlooked = 0
@@ -331,7 +333,7 @@ class Recorder:
     @property
     def has_pending(self) -> bool:
         """Whether there are records that are not written."""
-        return bool(self._pending)
+        return bool(self._pending or self._ready)
 
     def send(self) -> None:
         """Send all numbers off that are still on a device."""
@@ -364,10 +366,15 @@ class Recorder:
         )
 
     def _write_ready(self) -> None:
-        ready: list[_Pending] = []
-        while self._pending and self._is_ready(self._pending[0]):
-            ready.append(self._pending.popleft())
-        if ready:
+        try:
+            while self._is_ready(self._pending[0]):
+                self._ready.append(self._pending.popleft())
+        except IndexError:
+            # There are no more. A signal's handler that stops the capture may have come between the
+            # two lines above, and has then written them all, those that were ready first.
+            pass
+        if self._ready:
+            ready, self._ready = self._ready, []
             self._writer.write_all([(call, call.stack, call.parent) for call in ready])
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:

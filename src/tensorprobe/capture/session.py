@@ -403,15 +403,17 @@ class Session:
         inputs = named = edges = None
         start = 0
         try:
-            if is_wanted and self._with_inputs:
-                inputs = recorder.draft_all(shown, f"{name}.input")
-                named = recorder.draft_named(shown_by_name, f"{name}.kwargs")
-            if torch.is_grad_enabled():
-                tensors = tensors_in(shown)
-                if shown_by_name:
-                    tensors += tensors_in(shown_by_name)
-                edges = input_edges(tensors)
-                start = next_sequence_number()
+            # The mode is on around a function of the user's own.
+            with torch._C.DisableTorchFunction():
+                if is_wanted and self._with_inputs:
+                    inputs = recorder.draft_all(shown, f"{name}.input")
+                    named = recorder.draft_named(shown_by_name, f"{name}.kwargs")
+                if torch.is_grad_enabled():
+                    tensors = tensors_in(shown)
+                    if shown_by_name:
+                        tensors += tensors_in(shown_by_name)
+                    edges = input_edges(tensors)
+                    start = next_sequence_number()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         result = function(*args, **kwargs)
@@ -440,7 +442,8 @@ class Session:
 
         with_outputs = is_wanted and self._with_outputs
         try:
-            recorder.record(record, values if with_outputs else ())
+            with torch._C.DisableTorchFunction():
+                recorder.record(record, values if with_outputs else ())
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result

@@ -6,6 +6,7 @@ it was writing. A write that fails half-way is taken back, so that the next one 
 
 from __future__ import annotations
 
+import errno
 import os
 from json.encoder import encode_basestring_ascii
 
@@ -14,6 +15,8 @@ from tensorprobe.store.layout import PART_SUFFIX
 __all__ = ["Journal"]
 
 _COPY_BYTES = 1 << 22
+# In the place of a descriptor.
+_CLOSED = -2
 
 
 class Journal:
@@ -50,6 +53,8 @@ class Journal:
         if self._held is not None:
             self._held.append(("", text))
             return
+        if self._descriptor == _CLOSED:
+            raise OSError(errno.EBADF, "it is closed", self._part)
         if self._descriptor < 0:
             self._open()
         if not self._size:
@@ -124,9 +129,11 @@ class Journal:
         os.replace(self._part, self.path)
 
     def close(self) -> None:
-        """Close the file, published or not."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        """Close the file, published or not; once."""
+        # Its number may be another file's by the next time.
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def remove(self) -> None:
         """Remove the unpublished file."""

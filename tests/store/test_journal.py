@@ -1,0 +1,24 @@
+"""A journal is closed once, and its descriptor is its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tensorprobe.store.journal import Journal
+
+
+def test_closing_again_closes_nobody_elses_file(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "dump.json"))
+    journal.append(b"{")
+    journal.close()
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    journal.close()
+    with pytest.raises(OSError, match="closed"):
+        journal.append(b"}")
+    assert os.pwrite(other, b"mine", 0) == 4
+    os.close(other)
+    assert (tmp_path / "other").read_bytes() == b"mine"
+    assert (tmp_path / "dump.json.part").read_bytes() == b"{"
