@@ -31,6 +31,7 @@ setup(
                     "_graph",
                     "_modules",
                     "_records",
+                    "_shapes",
                     "_values",
                 )
             ],

@@ -341,3 +341,44 @@ def test_a_model_is_walked_through_as_torch_does_it() -> None:
     assert walk(torch.nn.Sequential(shared, Renamed(shared)), method) is None
     shared.named_modules = lambda: iter(())  # type: ignore[assignment]
     assert walk(model, method) is None
+
+
+def test_a_gradient_is_changed_as_python_changes_it() -> None:
+    compiled = graph_edges.compiled_graph()
+    gradient = torch.arange(24.0).view(4, 6)
+    part = graph_edges._place_in_base(torch.empty(4, 6)[1:, 2:])
+    assert part is not None
+    reshape = graph_edges._Reshape(torch.Size((2, 12)))
+    transpose = graph_edges._transpose
+    for change in (
+        part,
+        reshape,
+        graph_edges._Reshape(torch.Size((1, 6))),
+        transpose,
+        graph_edges._Cast(torch.float64),
+        graph_edges._Changes(transpose, graph_edges._Reshape(torch.Size((24,)))),
+    ):
+        # One that lies in memory in another way, too, and one that begins elsewhere.
+        for given in (gradient, gradient.t().contiguous().t(), torch.arange(30.0)[6:].view(4, 6)):
+            found, wanted = compiled.changed(given, change), change(given)
+            assert torch.equal(found, wanted) and found.dtype == wanted.dtype
+            assert found.stride() == wanted.stride()
+    assert compiled.changed(gradient, None) is gradient
+    with pytest.raises(RuntimeError, match="not expandable"):
+        compiled.changed(gradient, graph_edges._Reshape(torch.Size((5, 5))))
+
+
+@pytest.mark.parametrize("rows", [(3,), (2, 3)])
+def test_nodes_that_only_reshape_are_passed_over_as_by_python(rows: tuple[int, ...]) -> None:
+    compiled = graph_edges.compiled_graph()
+    tensors = [leaf(*rows, 4), leaf(5, 4), leaf(5)]
+    edges = graph_edges.input_edges(tensors)
+    start = graph_edges.next_sequence_number()
+    out = functional.linear(*tensors)
+    root, _ = graph_edges.only_root([out], edges, start, passes_over_shapes=True)  # type: ignore[misc]
+    found = compiled.find_leaving(root, edges, start)
+    wanted = compiled.find_leaving(root, edges, start)
+    compiled.pass_over(root, *found)
+    graph_edges._pass_over_shapes((root,), *wanted)
+    assert found == wanted
+    assert list(found[0]) == list(wanted[0]) == [root]

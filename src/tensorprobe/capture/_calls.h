@@ -8,11 +8,11 @@
 
 /* The names of attributes and methods, as objects of Python. */
 #define TEXTS(X)                                                                                     \
-    X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
+    X(TBackward0) X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
     X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \
     X(_is_closed) X(_is_view) X(_line) X(_look) X(_looked) X(_modules)               \
-    X(_parameters) X(_sequence_nr) X(_text) X(_threads) X(_unlooked) X(_unsent) X(_version)          \
-    X(_view_inputs) X(acquire) X(alive) X(args) X(ask) X(asked) X(call) X(checked) X(checksums)      \
+    X(_parameters) X(_saved_self_sym_sizes) X(_sequence_nr) X(_text) X(_threads) X(_unlooked) X(_unsent) X(_version)          \
+    X(_view_inputs) X(acquire) X(alive) X(args) X(as_strided) X(ask) X(asked) X(call) X(checked) X(checksums)      \
     X(count) X(data_ptr) X(defaults) X(delivered) X(detach) X(done) X(dtype) X(edges) X(f_back)      \
     X(f_lasti) X(f_locals) X(fail) X(file) X(files) X(find_rest) X(forget_tensors) X(forward)        \
     X(full_name) X(get_device) X(grad_fn) X(has_inner) X(hook) X(inputs) X(is_active) X(is_by_python) X(is_cast) X(is_conj)       \
@@ -21,8 +21,8 @@
     X(name) X(named_modules) X(next_functions) X(next_number) X(nodes) X(note_place) X(number)       \
     X(numbers) X(numel) X(of_inputs) X(of_outputs) X(open_pass) X(output_nr) X(outputs)              \
     X(parameters) X(parent) X(pass_over) X(positions_under_cast) X(register_hook) X(release)         \
-    X(requires_grad) X(running) X(saved) X(send) X(shape) X(stack) X(start) X(statistics) X(stride)  \
-    X(task) X(unused) X(variable) X(version) X(views) X(watch_gradients) X(watcher)
+    X(requires_grad) X(reshape) X(running) X(saved) X(send) X(shape) X(stack) X(start) X(statistics) X(storage_offset) X(stride)  \
+    X(t) X(task) X(unused) X(variable) X(version) X(views) X(watch_gradients) X(watcher)
 #define DECLARE(text) extern PyObject *text_##text;
 TEXTS(DECLARE)
 
@@ -33,7 +33,7 @@ TEXTS(DECLARE)
     X(done) X(add_handle) X(stacks) X(codes) X(read_stack) X(inside_custom) X(tensor_class)          \
     X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
-    X(is_transforming) X(monotonic) X(pass_over_shapes) X(without_functions) X(backward_of)          \
+    X(is_transforming) X(monotonic) X(without_functions) X(backward_of)          \
     X(opened) X(call_class) X(node_hook_class) X(gradients_lock)
 /* What it uses of the watcher of modules, where there is one. */
 #define MODULE_PARTS(X)                                                                              \
@@ -173,6 +173,19 @@ PyObject *local_of(PyObject *frame, PyObject *name);
 extern PyMethodDef graph_methods[];
 int begin_graph(void);
 PyObject *take_edges(PyObject *tensors);
+/* Append an item, which is taken over and may be NULL, to the list under a key. */
+int append_to(PyObject *lists, PyObject *key, PyObject *item);
 /* Fill two dicts, as find_leaving returns them. */
 int leave_from(PyObject *node, PyObject *edges, uint64_t start, PyObject *leaving, PyObject *incoming);
 PyObject *root_of(PyObject *outputs, PyObject *edges, uint64_t start, int passes_over_shapes);
+
+/* _shapes.c */
+
+extern PyMethodDef shape_methods[];
+/* A NamedTuple of fields that are taken over and may be NULL; and the one of a view's place. */
+PyObject *make_named(PyObject *its_class, PyObject *fields);
+PyObject *make_cut(PyObject *fields);
+/* A gradient after a change, None or one of graph_edges.py's. */
+PyObject *changed(PyObject *gradient, PyObject *change);
+/* As graph_edges.py's pass_over_shapes, for a call with one root. */
+int pass_over(PyObject *root, PyObject *leaving, PyObject *incoming);

@@ -336,7 +336,8 @@ PyMODINIT_FUNC PyInit__calls(void)
     PyObject *gate_class = made ? PyType_FromSpec(&gate_spec) : NULL;
     if (made && (!gate_class || PyModule_AddObjectRef(made, "Gate", gate_class) ||
                  PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods) ||
-                 PyModule_AddFunctions(made, frame_methods) || PyModule_AddFunctions(made, module_methods)))
+                 PyModule_AddFunctions(made, frame_methods) || PyModule_AddFunctions(made, module_methods) ||
+                 PyModule_AddFunctions(made, shape_methods)))
         Py_CLEAR(made);
     Py_XDECREF(gate_class);
     return made;

@@ -7,12 +7,6 @@
 
 #include <structmember.h>
 
-/* Change a gradient, which is not taken over, on its way to what it is recorded as. */
-static PyObject *changed(PyObject *gradient, PyObject *change)
-{
-    return change == Py_None ? Py_NewRef(gradient) : PyObject_CallFunctionObjArgs(change, gradient, NULL);
-}
-
 static PyObject *list_of_none(Py_ssize_t count)
 {
     PyObject *list = count < 0 ? NULL : PyList_New(count);
@@ -102,7 +96,7 @@ static int add_gradients(Gate *self, PyObject *call, PyObject *of_outputs, PyObj
 }
 
 /* Return where gradients leave a call's piece of the graph, places by node; the root is running. */
-static PyObject *find_leaving(Gate *self, PyObject *hook, PyObject *node)
+static PyObject *find_leaving(PyObject *hook, PyObject *node)
 {
     PyObject *edges = PyObject_GetAttr(hook, text_edges), *begin = PyObject_GetAttr(hook, text_start);
     PyObject *leaving = PyDict_New(), *incoming = PyDict_New();
@@ -110,14 +104,8 @@ static PyObject *find_leaving(Gate *self, PyObject *hook, PyObject *node)
     int is_sealed = is_true(PyObject_GetAttr(hook, text_is_sealed));
     int failed = !edges || !begin || !leaving || !incoming || PyErr_Occurred() ||
                  leave_from(node, edges, start, leaving, incoming);
-    if (!failed && is_sealed && PyDict_Size(incoming) > 1) {
-        PyObject *roots = PyTuple_Pack(1, node), *passed = NULL;
-        if (roots)
-            passed = PyObject_CallFunctionObjArgs(self->pass_over_shapes, roots, leaving, incoming, NULL);
-        failed = !passed;
-        Py_XDECREF(roots);
-        Py_XDECREF(passed);
-    }
+    if (!failed && is_sealed && PyDict_Size(incoming) > 1)
+        failed = pass_over(node, leaving, incoming);
     if (failed)
         Py_CLEAR(leaving);
     Py_XDECREF(edges);
@@ -281,7 +269,7 @@ static int take_gradients(Gate *self, PyObject *hook, PyObject *into, PyObject *
     PyObject *task = number ? PyObject_CallObject(self->current_pass, NULL) : NULL, *leaving = NULL;
     int is_usual = task ? is_plain_pass(self, task, number) : -1;
     if (is_usual > 0) {
-        leaving = find_leaving(self, hook, node);
+        leaving = find_leaving(hook, node);
         PyObject *own = leaving ? PyDict_GetItemWithError(leaving, node) : NULL;
         int failed = !leaving || PyErr_Occurred();
         if (!failed)

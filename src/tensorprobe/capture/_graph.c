@@ -18,7 +18,7 @@
 
 /* From graph_edges.py. */
 static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on, *place_in_base;
-static PyObject *only_reshapes, *cut_class;
+static PyObject *only_reshapes;
 
 static int has(PyObject *object, PyObject *attribute)
 {
@@ -41,8 +41,7 @@ static PyObject *own_dict(PyObject **dict)
     return *dict;
 }
 
-/* Append an item, which is taken over, to the list under a key; 0 if that worked. */
-static int append_to(PyObject *lists, PyObject *key, PyObject *item)
+int append_to(PyObject *lists, PyObject *key, PyObject *item)
 {
     if (!item)
         return -1;
@@ -84,17 +83,6 @@ static int add_input(Inputs *inputs, PyObject *tensor, Py_ssize_t position)
     int failed = !key || !places || append_to(places, key, PyLong_FromSsize_t(position));
     Py_XDECREF(key);
     return failed ? -1 : 0;
-}
-
-/* A NamedTuple's own constructor is Python; that of its base is not. The fields are taken over. */
-static PyObject *make_named(PyObject *its_class, PyObject *fields)
-{
-    newfunc new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
-    PyObject *arguments = fields ? PyTuple_Pack(1, fields) : NULL;
-    PyObject *made = arguments ? new_tuple((PyTypeObject *)its_class, arguments, NULL) : NULL;
-    Py_XDECREF(arguments);
-    Py_XDECREF(fields);
-    return made;
 }
 
 static int add_view(Inputs *inputs, PyObject *tensor, Py_ssize_t position)
@@ -236,7 +224,7 @@ static PyObject *cut_of(PyObject *tensor, PyObject *base)
         all = PyTuple_Pack(5, fields[0], fields[1], fields[2], fields[3], fields[4]);
     for (int i = 0; i < 5; i++)
         Py_XDECREF(fields[i]);
-    return make_named(cut_class, all);
+    return make_cut(all);
 }
 
 /* Add the node that made a view's base, if the call did; DONE if the view's own node counts, too. */
@@ -533,13 +521,12 @@ static PyObject *leave(PyObject *self, PyObject *args)
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
     (void)self;
-    PyObject *given[7];
-    PyObject **kept[] = {&edges_class,   &view_class,    &leaf_node_class, &is_autocast_on,
-                         &place_in_base, &only_reshapes, &cut_class};
-    if (!PyArg_ParseTuple(args, "OOOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5,
-                          given + 6))
+    PyObject *given[6];
+    PyObject **kept[] = {&edges_class,    &view_class,    &leaf_node_class,
+                         &is_autocast_on, &place_in_base, &only_reshapes};
+    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5))
         return NULL;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 6; i++) {
         Py_XDECREF(*kept[i]);
         *kept[i] = Py_NewRef(given[i]);
     }

@@ -18,11 +18,7 @@ import torch
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes
-from tensorprobe.capture.graph_edges import (
-    compiled_graph,
-    next_sequence_number,
-    pass_over_shapes,
-)
+from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
 from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
 from tensorprobe.names import backward_of
@@ -55,7 +51,6 @@ def make_gate(session: Session) -> Any | None:
         "current_pass": torch._C._current_graph_task_id,
         "current_node": torch._C._current_autograd_node,
         "without_functions": torch._C.DisableTorchFunction,
-        "pass_over_shapes": pass_over_shapes,
         "backward_of": backward_of,
         "count_dispatch_modes": count_dispatch_modes,
         "is_transforming": is_transforming,

@@ -30,7 +30,6 @@ __all__ = [
     "nodes_at_edges",
     "nodes_leaving",
     "only_root",
-    "pass_over_shapes",
 ]
 
 _Node = Any
@@ -219,14 +218,9 @@ def compiled_graph() -> Any:
     if graph is not None:
         is_autocast_on = torch._C._is_any_autocast_enabled
         graph.set_up_graph(
-            InputEdges,
-            _ViewInput,
-            _ACCUMULATE,
-            is_autocast_on,
-            _place_in_base,
-            _only_reshapes,
-            _View,
+            InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, _place_in_base, _only_reshapes
         )
+        graph.set_up_shapes(_View, _Reshape, _Changes, _transpose, torch.Size, _RESHAPING)
     return graph
 
 
@@ -286,7 +280,7 @@ def nodes_at_edges(
     if len(outputs) > 1:
         _forget_shared_bases(roots)
     if passes_over_shapes and len(incoming) > 1:
-        pass_over_shapes(roots, leaving, incoming)
+        _pass_over_shapes(roots, leaving, incoming)
     return roots, leaving
 
 
@@ -330,7 +324,7 @@ def nodes_leaving(
     else:
         leaving, incoming = graph.find_leaving(root, edges, start)
     if passes_over_shapes and len(incoming) > 1:
-        pass_over_shapes((root,), leaving, incoming)
+        _pass_over_shapes((root,), leaving, incoming)
     return leaving
 
 
@@ -452,7 +446,7 @@ def _edges_to_inputs(
     return leaving, incoming
 
 
-def pass_over_shapes(
+def _pass_over_shapes(
     roots: Collection[_Node], leaving: dict[_Node, list[NodeInput]], incoming: _Incoming
 ) -> None:
     """Ask the neighbours of nodes towards inputs that only give a gradient another shape.
