@@ -381,4 +381,5 @@ def test_nodes_that_only_reshape_are_passed_over_as_by_python(rows: tuple[int, .
     compiled.pass_over(root, *found)
     graph_edges._pass_over_shapes((root,), *wanted)
     assert found == wanted
-    assert list(found[0]) == list(wanted[0]) == [root]
+    # All of them leave from one node, which is the root where that does more than reshape.
+    assert list(found[0]) == list(wanted[0]) and len(found[0]) == 1
