@@ -30,9 +30,11 @@ setup(
                     "_gradients",
                     "_graph",
                     "_modules",
+                    "_parameters",
                     "_records",
                     "_shapes",
                     "_values",
+                    "_walks",
                 )
             ],
             depends=["src/tensorprobe/capture/_calls.h", "src/tensorprobe/_exchange.h"],

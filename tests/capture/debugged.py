@@ -9,6 +9,20 @@ import pytest
 import torch
 from torch import nn
 
+from tensorprobe.capture import PrecisionDebugger
+
+BOTH_WAYS = pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+"""By compiled code and by Python: a list goes through Python, also one that names every call."""
+
+
+def debugger_of_modules(
+    folder: Path, listed: tuple[str, ...], model: nn.Module | None = None
+) -> PrecisionDebugger:
+    """Return what captures modules into `folder / "dump"`."""
+    config = folder / "config.json"
+    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
+    return PrecisionDebugger(config, dump_path=folder / "dump", model=model)
+
 
 def small_model() -> nn.Sequential:
     torch.manual_seed(0)

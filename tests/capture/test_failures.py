@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from debugged import BOTH_WAYS, debugger_of_modules
 from torch import Tensor, nn
 
 from tensorprobe import open_dump
@@ -83,14 +85,12 @@ class Nested(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+@BOTH_WAYS
 def test_a_call_that_cannot_be_recorded_costs_none_around_it(
     tmp_path: Path, listed: tuple[str, ...]
 ) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
     model = Nested()
-    with PrecisionDebugger(config, dump_path=tmp_path / "dump") as debugger:
+    with debugger_of_modules(tmp_path, listed) as debugger:
         debugger.start(model)
         model(torch.ones(2, 3)).sum().backward()
     (part,) = open_dump(tmp_path / "dump").parts
@@ -108,12 +108,10 @@ class ReturnsUnreadable(nn.Module):
         return [self.linear(rows), unreadable()]
 
 
-@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+@BOTH_WAYS
 def test_a_module_without_a_record_has_its_place(tmp_path: Path, listed: tuple[str, ...]) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
     model = ReturnsUnreadable()
-    with PrecisionDebugger(config, dump_path=tmp_path / "dump") as debugger:
+    with debugger_of_modules(tmp_path, listed) as debugger:
         debugger.start(model)
         model(torch.ones(2, 3))
     (construct,) = tmp_path.rglob("construct.json")
@@ -126,7 +124,7 @@ def test_an_interrupt_is_no_failure_of_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     model = nn.Linear(3, 3)
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
@@ -138,10 +136,10 @@ def test_an_interrupt_is_no_failure_of_a_record(
     debugger.stop()
 
 
-def test_a_stop_while_records_are_written_loses_none(
+def test_a_handler_that_stops_while_records_are_written_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a signal's handler may call it."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: debugger.stop())
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(40)))
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
     is_ready, asked = Recorder._is_ready, []
@@ -149,12 +147,13 @@ def test_a_stop_while_records_are_written_loses_none(
     def stop_at_the_twentieth(recorder: Recorder, record: Any) -> bool:
         asked.append(record)
         if len(asked) == 20:
-            debugger.stop()
+            signal.raise_signal(signal.SIGUSR1)
         return is_ready(recorder, record)
 
     monkeypatch.setattr(Recorder, "_is_ready", stop_at_the_twentieth)
     debugger.start(model)
     model(torch.ones(2, 3))
+    signal.signal(signal.SIGUSR1, before)
     debugger.step()
     dump = open_dump(tmp_path)
     assert len(asked) >= 20 and not dump.gaps

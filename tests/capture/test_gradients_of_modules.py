@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from debugged import BOTH_WAYS, debugger_of_modules
 from gradient_runs import Capture, assert_equal, capturing, leaves
 from torch import Tensor, nn
 from torch.nn import functional
@@ -253,15 +253,13 @@ class SharesAndDoubles(SharesItsInside):
         return super().forward(x) * 2
 
 
-@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+@BOTH_WAYS
 def test_a_module_whose_result_nobody_used_leaves_it_to_those_inside(
     tmp_path: Path, listed: tuple[str, ...]
 ) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
     model = SharesAndDoubles()
     (x,) = leaves((2, 3, 4))
-    with PrecisionDebugger(config, dump_path=tmp_path / "dump", model=model):
+    with debugger_of_modules(tmp_path, listed, model):
         model(x)
         model.aside.backward(retain_graph=True)
         # The first backward pass that reaches a call is that of its result.
@@ -284,15 +282,13 @@ class HoldsWithoutCalling(nn.Module):
         return doubled.relu()
 
 
-@pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
+@BOTH_WAYS
 def test_a_module_that_called_none_inside_has_a_record_of_its_own(
     tmp_path: Path, listed: tuple[str, ...]
 ) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
     model = HoldsWithoutCalling()
     (x,) = leaves((2, 4))
-    with PrecisionDebugger(config, dump_path=tmp_path / "dump", model=model):
+    with debugger_of_modules(tmp_path, listed, model):
         model(x)
         model.aside.backward()
     (part,) = open_dump(tmp_path / "dump").parts

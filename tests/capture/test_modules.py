@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from debugged import BOTH_WAYS, debugger_of_modules
 from torch import Tensor, nn
 
 from tensorprobe import open_dump
@@ -150,8 +151,8 @@ def test_parameters_that_are_made_for_one_call_have_their_gradients(
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-@pytest.mark.parametrize("listed", [[], ["name-regex(.*)"]])
-def test_a_scripted_module_is_a_module(tmp_path: Path, listed: list[str]) -> None:
+@BOTH_WAYS
+def test_a_scripted_module_is_a_module(tmp_path: Path, listed: tuple[str, ...]) -> None:
     model = nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.ReLU())
     calls = capture(tmp_path, model, torch.randn(2, 4), level="L0", statistics={"list": listed})
     (scripted,) = (name for name in calls if name.startswith("Module.0.") and "forward" in name)
@@ -160,8 +161,10 @@ def test_a_scripted_module_is_a_module(tmp_path: Path, listed: list[str]) -> Non
     assert not open_dump(tmp_path / "dump").gaps
 
 
-@pytest.mark.parametrize("listed", [[], ["name-regex(.*)"]])
-def test_parameters_that_are_views_written_into_since(tmp_path: Path, listed: list[str]) -> None:
+@BOTH_WAYS
+def test_parameters_that_are_views_written_into_since(
+    tmp_path: Path, listed: tuple[str, ...]
+) -> None:
     model = nn.Linear(4, 4)
     given = torch.randn(2, 4)
 
@@ -176,9 +179,7 @@ def test_parameters_that_are_views_written_into_since(tmp_path: Path, listed: li
         return leaf.grad
 
     alone = train()
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
-    with PrecisionDebugger(config, dump_path=tmp_path / "dump") as debugger:
+    with debugger_of_modules(tmp_path, listed) as debugger:
         debugger.start(model)
         assert torch.equal(train(), alone)
     calls = {call.name: call for call in open_dump(tmp_path / "dump")}

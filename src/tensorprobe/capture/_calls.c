@@ -179,16 +179,11 @@ static PyObject *current_module(Gate *self)
 {
     if (self->modules == Py_None)
         return Py_NewRef(Py_None);
-    PyObject *threads = PyObject_GetAttr(self->modules, text__threads);
-    PyObject *own = threads ? PyObject_GetAttr(threads, text___dict__) : NULL, *name = NULL;
-    PyObject *running = own ? PyDict_GetItemWithError(own, text_running) : NULL;
-    Py_ssize_t depth = running ? PyList_Size(running) : 0;
-    if (depth > 0)
-        name = PyObject_GetAttr(PyList_GetItem(running, depth - 1), text_name);
-    else if (!PyErr_Occurred())
-        name = Py_NewRef(Py_None);
-    Py_XDECREF(threads);
-    Py_XDECREF(own);
+    PyObject *running = running_here(self), *name = NULL;
+    Py_ssize_t depth = running ? PyList_Size(running) : -1;
+    if (depth >= 0)
+        name = depth ? PyObject_GetAttr(PyList_GetItem(running, depth - 1), text_name) : Py_NewRef(Py_None);
+    Py_XDECREF(running);
     return name;
 }
 

@@ -101,6 +101,8 @@ PyObject *begin_own(Gate *self);
 int end_own(PyObject *guard);
 /* Free an object by what its type says of its parts. */
 void free_with_parts(PyObject *object);
+/* Keep what Python has handed over in order, in place of what was there; None. */
+PyObject *keep_given(PyObject *args, PyObject **const *kept, Py_ssize_t count);
 /* Take a part by its name out of what was handed over. */
 int take_part(PyObject *parts, const char *name, PyObject **part);
 /* The name of the backward call of a module's call, which many calls inside ask for. */
@@ -139,9 +141,21 @@ int is_usual_moment(Gate *self);
 
 /* _modules.c: a method of a gate. */
 
-extern PyMethodDef module_methods[];
 int begin_modules(void);
+/* The module calls that run in this thread, the innermost last. */
+PyObject *running_here(Gate *self);
 PyObject *watch_modules(PyObject *object, PyObject *parts);
+
+/* _parameters.c */
+
+int begin_parameters(void);
+/* Hook those of a module's parameters that get a gradient. */
+int hook_parameters(Gate *self, PyObject *own, PyObject *path, PyObject *class_name);
+
+/* _walks.c */
+
+extern PyMethodDef module_methods[];
+int begin_walks(void);
 
 /* _gradients.c: two more. */
 

@@ -155,19 +155,12 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
 
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
-    PyObject *given[8];
-    PyObject **kept[] = {&draft_class, &make_reference, &plain_types, &plain_dtypes,
-                         &strided,     &is_wrapped,     &no_version,  &capsule};
+    PyObject **kept[] = {&draft_class, &make_reference, &plain_types, &plain_dtypes, &strided, &is_wrapped,
+                         &no_version, &capsule};
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5,
-                          given + 6, given + 7))
-        return NULL;
-    for (int i = 0; i < 8; i++) {
-        Py_XDECREF(*kept[i]);
-        *kept[i] = Py_NewRef(given[i]);
-    }
-    exchange = open_exchange(capsule);
-    Py_RETURN_NONE;
+    PyObject *done = keep_given(args, kept, 8);
+    exchange = done ? open_exchange(capsule) : exchange;
+    return done;
 }
 
 PyMethodDef draft_methods[] = {

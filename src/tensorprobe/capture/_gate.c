@@ -217,6 +217,17 @@ void free_with_parts(PyObject *object)
     Py_DECREF(type);
 }
 
+PyObject *keep_given(PyObject *args, PyObject **const *kept, Py_ssize_t count)
+{
+    if (PyTuple_Size(args) != count)
+        return PyErr_Format(PyExc_TypeError, "wanted %zd objects", count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_XDECREF(*kept[i]);
+        *kept[i] = Py_NewRef(PyTuple_GetItem(args, i));
+    }
+    Py_RETURN_NONE;
+}
+
 int take_part(PyObject *parts, const char *name, PyObject **part)
 {
     PyObject *found = PyDict_GetItemString(parts, name);
@@ -329,7 +340,7 @@ PyMODINIT_FUNC PyInit__calls(void)
     if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
         return NULL;
     TEXTS(INTERN)
-    if (begin_graph() || begin_modules() || begin_gradients())
+    if (begin_graph() || begin_modules() || begin_parameters() || begin_walks() || begin_gradients())
         return NULL;
     begin_frames();
     PyObject *made = PyModule_Create(&module);

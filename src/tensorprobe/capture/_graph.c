@@ -520,17 +520,10 @@ static PyObject *leave(PyObject *self, PyObject *args)
 
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
+    PyObject **kept[] = {&edges_class, &view_class, &leaf_node_class, &is_autocast_on, &place_in_base,
+                         &only_reshapes};
     (void)self;
-    PyObject *given[6];
-    PyObject **kept[] = {&edges_class,    &view_class,    &leaf_node_class,
-                         &is_autocast_on, &place_in_base, &only_reshapes};
-    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5))
-        return NULL;
-    for (int i = 0; i < 6; i++) {
-        Py_XDECREF(*kept[i]);
-        *kept[i] = Py_NewRef(given[i]);
-    }
-    Py_RETURN_NONE;
+    return keep_given(args, kept, 6);
 }
 
 PyMethodDef graph_methods[] = {

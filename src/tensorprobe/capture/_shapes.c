@@ -156,16 +156,10 @@ int pass_over(PyObject *root, PyObject *leaving, PyObject *incoming)
 
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
-    PyObject *given[6];
-    PyObject **kept[] = {&cut_class, &reshape_class, &changes_class, &transpose, &size_class, &reshaping_names};
+    PyObject **kept[] = {&cut_class, &reshape_class, &changes_class, &transpose, &size_class,
+                         &reshaping_names};
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5))
-        return NULL;
-    for (int i = 0; i < 6; i++) {
-        Py_XDECREF(*kept[i]);
-        *kept[i] = Py_NewRef(given[i]);
-    }
-    Py_RETURN_NONE;
+    return keep_given(args, kept, 6);
 }
 
 static PyObject *change_for_python(PyObject *self, PyObject *args)
