@@ -16,9 +16,9 @@ BOTH_WAYS = pytest.mark.parametrize("listed", [(), ("name-regex(.*)",)])
 
 
 def debugger_of_modules(
-    folder: Path, listed: tuple[str, ...], model: nn.Module | None = None
+    folder: Path, listed: tuple[str, ...], model: nn.Module
 ) -> PrecisionDebugger:
-    """Return what captures modules into `folder / "dump"`."""
+    """Return what captures the modules of a model into `folder / "dump"`, as a block."""
     config = folder / "config.json"
     config.write_text(json.dumps({"level": "L0", "statistics": {"list": listed}}))
     return PrecisionDebugger(config, dump_path=folder / "dump", model=model)

@@ -90,8 +90,7 @@ def test_a_call_that_cannot_be_recorded_costs_none_around_it(
     tmp_path: Path, listed: tuple[str, ...]
 ) -> None:
     model = Nested()
-    with debugger_of_modules(tmp_path, listed) as debugger:
-        debugger.start(model)
+    with debugger_of_modules(tmp_path, listed, model):
         model(torch.ones(2, 3)).sum().backward()
     (part,) = open_dump(tmp_path / "dump").parts
     forward = [name for name in part.names if ".forward." in name]
@@ -111,8 +110,7 @@ class ReturnsUnreadable(nn.Module):
 @BOTH_WAYS
 def test_a_module_without_a_record_has_its_place(tmp_path: Path, listed: tuple[str, ...]) -> None:
     model = ReturnsUnreadable()
-    with debugger_of_modules(tmp_path, listed) as debugger:
-        debugger.start(model)
+    with debugger_of_modules(tmp_path, listed, model):
         model(torch.ones(2, 3))
     (construct,) = tmp_path.rglob("construct.json")
     places = json.loads(construct.read_text())

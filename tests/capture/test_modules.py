@@ -179,8 +179,7 @@ def test_parameters_that_are_views_written_into_since(
         return leaf.grad
 
     alone = train()
-    with debugger_of_modules(tmp_path, listed) as debugger:
-        debugger.start(model)
+    with debugger_of_modules(tmp_path, listed, model):
         assert torch.equal(train(), alone)
     calls = {call.name: call for call in open_dump(tmp_path / "dump")}
     assert set(calls["Module.Linear.parameters_grad"].parameters or {}) == {"weight", "bias"}
