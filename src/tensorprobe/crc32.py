@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Protocol
 
 from tensorprobe.compiled import load_compiled
 from tensorprobe.cores import count_cores
+from tensorprobe.thread_pool import ThreadPool
 
 __all__ = ["MODULE", "crc32", "load_crc32"]
 
@@ -82,7 +82,7 @@ def _shared(compiled: CompiledCrc32, address: int, length: int, value: int, thre
     # Pieces of whole pages; the last may be shorter.
     piece = -(-length // (workers * 4096)) * 4096
     starts = range(piece, length, piece)
-    with ThreadPoolExecutor(workers - 1, thread_name_prefix="tensorprobe") as pool:
+    with ThreadPool(workers - 1) as pool:
         others = [
             pool.submit(compiled.crc32, address + start, min(piece, length - start))
             for start in starts

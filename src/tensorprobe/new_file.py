@@ -33,11 +33,11 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
     """
     hidden = HiddenFile(os.path.dirname(path))
     try:
-        yield hidden.descriptor
+        yield hidden.open()
+        hidden.publish(path)
     except BaseException:
         hidden.discard()
         raise
-    hidden.publish(path)
 
 
 class HiddenFile:
@@ -47,16 +47,38 @@ class HiddenFile:
         folder: where it will stand.
 
     Attributes:
-        descriptor: open for reading and writing.
-        hidden: the name that it has meanwhile.
-
-    Raises:
-        OSError: it cannot be made.
+        descriptor: open for reading and writing, after `open`.
+        hidden: the name that it has meanwhile; blank before.
     """
 
     def __init__(self, folder: str) -> None:
-        self.hidden, self.descriptor = _open_hidden(folder)
-        self._is_open = True
+        self._folder = folder
+        self.hidden = ""
+        self.descriptor = -1
+
+    def open(self) -> int:
+        """Make the file; returns its descriptor.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        for attempt in itertools.count(1):
+            # Short, as the final one may use all 255 bytes. Not by pathlib: a step has hundreds of
+            # files, and this is as much work as a small one.
+            name = f"{_hidden_prefix()}{next(_HIDDEN_NUMBERS)}"
+            # Known before the file is there: an interrupt may come as soon as it is.
+            self.hidden = f"{self._folder}/{name}" if self._folder else name
+            try:
+                # Readable too: a zip is not only appended to.
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self.descriptor = os.open(self.hidden, flags, 0o666)
+                return self.descriptor
+            except OSError as err:
+                # Left by a killed process, or made by one of the same number on another machine.
+                self.hidden = ""
+                if not isinstance(err, FileExistsError) or attempt == _HIDDEN_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
 
     def publish(self, path: str | os.PathLike[str]) -> None:
         """Give the file its name.
@@ -77,18 +99,20 @@ class HiddenFile:
         Raises:
             OSError: as the system gave it.
         """
-        if self._is_open:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor != -1:
             # Whatever close says, the descriptor is gone and may be somebody else's next.
-            self._is_open = False
-            os.close(self.descriptor)
+            os.close(descriptor)
 
     def discard(self) -> None:
         """Remove what was written."""
         try:
             self.close()
         finally:
-            with suppress(FileNotFoundError):
-                os.unlink(self.hidden)
+            hidden, self.hidden = self.hidden, ""
+            if hidden:
+                with suppress(FileNotFoundError):
+                    os.unlink(hidden)
 
 
 def remove_hidden(folder: str) -> None:
@@ -102,20 +126,3 @@ def remove_hidden(folder: str) -> None:
 
 def _hidden_prefix() -> str:
     return f".tmp-{os.getpid()}-"
-
-
-def _open_hidden(folder: str) -> tuple[str, int]:
-    """Create a file with a name of its own; short, as the final one may use all 255 bytes."""
-    for attempt in itertools.count(1):
-        # Not by pathlib: a step has hundreds of files, and this is as much work as a small one.
-        name = f"{_hidden_prefix()}{next(_HIDDEN_NUMBERS)}"
-        hidden = f"{folder}/{name}" if folder else name
-        try:
-            # Readable too: a zip is not only appended to.
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            return hidden, os.open(hidden, flags, 0o666)
-        except FileExistsError:
-            # Left by a killed process, or made by one of the same number on another machine.
-            if attempt == _HIDDEN_ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")

@@ -243,12 +243,15 @@ def test_an_interrupted_comparison_leaves_nothing_half_written(
     time.sleep(wait)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
-    if process.returncode == 0:
-        pytest.skip("it was done before it could be interrupted")
-    assert process.returncode == 130, error
-    assert error == "tensorprobe: interrupted\n"
+    if process.returncode == 130:
+        assert error == "tensorprobe: interrupted\n"
+    else:
+        # It was done before; Python itself, while it ends, is ended by the signal.
+        assert process.returncode in (0, -signal.SIGINT) and error == ""
+        assert list(out.glob("compare_*"))
     # Nothing hidden stays, and what has its name already is whole.
-    assert [file for file in out.iterdir() if not file.name.startswith(("compare_", "adv"))] == []
+    names = ("compare_", "adv", "diff_analyze")
+    assert [file for file in out.iterdir() if not file.name.startswith(names)] == []
     for file in out.glob("*.xlsx"):
         assert zipfile.ZipFile(file).testzip() is None
     for file in out.glob("*.json"):

@@ -6,7 +6,6 @@ Pieces do not depend on the number of threads, so what is added up over them nee
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from tensorprobe.cores import count_cores
 from tensorprobe.metrics.pair_layout import PairLayout, cut_pieces, find_mapping, release_pages
+from tensorprobe.thread_pool import ThreadPool
 
 __all__ = ["PIECE_BYTES", "over_pieces"]
 
@@ -61,5 +61,5 @@ def over_pieces(
 
     if workers <= 1:
         return take_pieces()
-    with ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe") as pool:
+    with ThreadPool(workers) as pool:
         return [part for parts in pool.map(take_pieces, range(workers)) for part in parts]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from tensorprobe.errors import TensorprobeError
 from tensorprobe.metrics.pair import measure_pair
 from tensorprobe.metrics.pair_numbers import PairNumbers, equal_pair
 from tensorprobe.tensor_data import TensorData
+from tensorprobe.thread_pool import Pending, ThreadPool
 
 __all__ = ["MeasuredPair", "PairSource", "is_same_file", "measure_pairs"]
 
@@ -89,10 +89,9 @@ def measure_pairs(pairs: Iterable[PairSource], *, threads: int = 0) -> Iterator[
         for pair in pairs:
             yield _measure(_load(pair), 1)
         return
-    window: deque[Future[list[MeasuredPair]]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe")
+    window: deque[Pending[list[MeasuredPair]]] = deque()
     rest = iter(pairs)
-    try:
+    with ThreadPool(workers) as pool:
         while some := list(islice(rest, _PAIRS_PER_TASK)):
             window.append(pool.submit(_measure_some, some, workers))
             # A few more than work at the moment, so that nobody waits for the slowest.
@@ -100,8 +99,6 @@ def measure_pairs(pairs: Iterable[PairSource], *, threads: int = 0) -> Iterator[
                 yield from window.popleft().result()
         while window:
             yield from window.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def is_same_file(candidate: str | os.PathLike[str], reference: str | os.PathLike[str]) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from tensorprobe.dtypes import DType, widen
 from tensorprobe.metrics import statistics_numpy
 from tensorprobe.metrics.kernel import Kernel, load_kernel
 from tensorprobe.metrics.statistics_numpy import UNITS, PieceStatistics
+from tensorprobe.thread_pool import ThreadPool
 
 __all__ = ["ArrayStatistics", "count_into_bins", "measure_array"]
 
@@ -242,7 +242,7 @@ def _share_pieces(
     def take_share(worker: int) -> Total:
         return work(itertools.islice(_cut_pieces(array, limit), worker, None, workers))
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="tensorprobe") as pool:
+    with ThreadPool(workers) as pool:
         return list(pool.map(take_share, range(workers)))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -32,6 +31,7 @@ from tensorprobe.precheck.repro import save_error
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue, Value
 from tensorprobe.store.dump import RankDump
+from tensorprobe.thread_pool import Pending, ThreadPool
 
 __all__ = ["Checker", "DataChoice", "PreparedCall"]
 
@@ -149,7 +149,7 @@ class PreparedCall:
     problem: str
     source: _Source | None = None
 
-    def read_ahead(self, pool: ThreadPoolExecutor) -> None:
+    def read_ahead(self, pool: ThreadPool) -> None:
         """Let a thread read the files, where that takes longer than telling it to."""
         if self.source is not None:
             self.source.read_ahead(pool)
@@ -173,9 +173,9 @@ class _Source:
         self.note = "some data are missing, so all are random" if is_fallback else ""
         self._sent = self._recorded_gradients() if self._is_real else ()
         # Tensors that a thread reads, by the identity of their values; each is taken once.
-        self._ahead: dict[int, Future[torch.Tensor]] = {}
+        self._ahead: dict[int, Pending[torch.Tensor]] = {}
 
-    def read_ahead(self, pool: ThreadPoolExecutor) -> None:
+    def read_ahead(self, pool: ThreadPool) -> None:
         if not self._is_real:
             return
         for value in (*self._values, *self._sent):

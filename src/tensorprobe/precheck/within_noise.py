@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+
+from tensorprobe.thread_pool import ThreadPool
 
 __all__ = ["NoiseLimits", "lies_within_noise"]
 
@@ -107,7 +108,7 @@ def _over_pieces(look: Callable[[int], Found], count: int, size: int) -> list[Fo
     threads = torch.get_num_threads()
     if len(starts) <= _FEW_PIECES or threads == 1 or size == _LARGE_PIECE:
         return [look(start) for start in starts]
-    with ThreadPoolExecutor(threads, thread_name_prefix="tensorprobe") as pool:
+    with ThreadPool(threads) as pool:
         return list(pool.map(look, starts))
 
 

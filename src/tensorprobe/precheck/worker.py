@@ -17,10 +17,11 @@ import select
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+
+from tensorprobe.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tensorprobe.store import RankDump
@@ -138,7 +139,7 @@ def _check_calls(settings: dict[str, Any]) -> Task:
         accelerator: Any = torch.npu  # type: ignore[attr-defined]
         accelerator.set_compile_mode(jit_compile=settings["jit_compile"])
     warm_up(device)
-    reader = ThreadPoolExecutor(1, thread_name_prefix="tensorprobe")
+    reader = ThreadPool(1)
     parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
 
     def errors_of(part: RankDump) -> Path | None:

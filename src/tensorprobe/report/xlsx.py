@@ -13,7 +13,6 @@ import os
 import zipfile
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 # xml.sax would bring urllib, ssl and email with it, which take long to import.
@@ -24,6 +23,7 @@ from typing import IO, NamedTuple
 from tensorprobe.errors import ReportError
 from tensorprobe.report.table import Cell, Table, new_report
 from tensorprobe.report.xlsx_cells import RowWriter, column_letters
+from tensorprobe.thread_pool import Pending, ThreadPool
 
 __all__ = ["ROWS_PER_SHEET", "write_xlsx"]
 
@@ -152,10 +152,10 @@ def _write_sheet(
 class _SheetFile:
     """A member of the zip that a thread packs while the next rows are made."""
 
-    def __init__(self, file: IO[bytes], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, file: IO[bytes], pool: ThreadPool) -> None:
         self._file = file
         self._pool = pool
-        self._writes: deque[Future[int]] = deque()
+        self._writes: deque[Pending[int]] = deque()
 
     def write(self, piece: bytes) -> int:
         if len(self._writes) == _WAITING_WRITES:
@@ -173,7 +173,7 @@ def _open_sheet(archive: zipfile.ZipFile, number: int) -> Iterator[_SheetFile]:
     with (
         archive.open(f"xl/worksheets/sheet{number}.xml", "w") as file,
         # Inside, so that no write is under way when the member is closed.
-        ThreadPoolExecutor(1, thread_name_prefix="tensorprobe-xlsx") as pool,
+        ThreadPool(1, "tensorprobe-xlsx") as pool,
     ):
         sheet = _SheetFile(file, pool)
         yield sheet

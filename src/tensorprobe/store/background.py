@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorprobe.cores import count_cores
+from tensorprobe.thread_pool import Pending, ThreadPool
 
 __all__ = ["BackgroundWriter", "Buffer", "BufferPool", "allocate_plain"]
 
@@ -80,7 +83,9 @@ class BufferPool:
         self._free: dict[tuple[Allocate, int], list[Buffer]] = {}
         self._held = 0
         self._free_bytes = 0
-        self._changed = threading.Condition()
+        # Not a condition: an interrupt in the moment when one takes its lock keeps that locked.
+        self._lock = threading.RLock()
+        self._waiting: list[SimpleQueue[None]] = []
 
     @property
     def held(self) -> int:
@@ -113,36 +118,40 @@ class BufferPool:
         # Powers of two: sizes repeat, and the allocator of pinned memory rounds to them too.
         size = max(_SMALLEST, 1 << (size - 1).bit_length()) if size else _SMALLEST
         key = allocate, size
-        with self._changed:
-            while not (free := self._free.get(key)):
-                if self._held - self._free_bytes + size <= self.budget:
+        while True:
+            with self._lock:
+                if free := self._free.get(key):
+                    self._free_bytes -= size
+                    return free.pop()
+                if self.used + size <= self.budget:
                     self._make_room(size)
                     self._held += size
                     break
                 if not wait or size > self.budget:
                     return None
-                self._changed.wait()
-            else:
-                self._free_bytes -= size
-                return free.pop()
+                bell: SimpleQueue[None] = SimpleQueue()
+                self._waiting.append(bell)
+            bell.get()
         try:
             return Buffer(*allocate(size), allocate)
         except BaseException:
-            with self._changed:
+            with self._lock:
                 self._held -= size
             raise
 
     def give(self, buffer: Buffer) -> None:
         """Take a buffer back."""
         size = buffer.memory.nbytes
-        with self._changed:
+        with self._lock:
             self._free.setdefault((buffer.allocate, size), []).append(buffer)
             self._free_bytes += size
-            self._changed.notify_all()
+            waiting, self._waiting = self._waiting, []
+        for bell in waiting:
+            bell.put(None)
 
     def clear(self) -> None:
         """Let go of all buffers that are not in use."""
-        with self._changed:
+        with self._lock:
             self._free.clear()
             self._held -= self._free_bytes
             self._free_bytes = 0
@@ -178,24 +187,13 @@ class BackgroundWriter:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._most = threads or _usual_threads()
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._unfinished = 0
-        self._error: Exception | None = None
-        self._changed = threading.Condition()
+        self._threads = ThreadPool(threads or _usual_threads())
+        self._jobs: deque[Pending[None]] = deque()
         self._process = os.getpid()
 
     def submit(self, job: Callable[[], None]) -> None:
         """Have a job run soon."""
-        with self._changed:
-            self._unfinished += 1
-            if len(self._threads) < min(self._most, self._unfinished):
-                # Not to be waited for at the end of the process: whoever submits drains.
-                thread = threading.Thread(target=self._work, name="tensorprobe", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        self._jobs.put(job)
+        self._jobs.append(self._threads.submit(job))
 
     def drain(self) -> None:
         """Return when every job has run and every thread has ended.
@@ -207,27 +205,15 @@ class BackgroundWriter:
         """
         if os.getpid() != self._process:
             return
-        with self._changed:
-            while self._unfinished:
-                self._changed.wait()
-            threads, self._threads = self._threads, []
-            error, self._error = self._error, None
-        for _ in threads:
-            self._jobs.put(None)
-        for thread in threads:
-            thread.join()
+        error: Exception | None = None
+        while self._jobs:
+            try:
+                self._jobs[0].result()
+            except Exception as err:  # noqa: BLE001 - raised when all of them have run
+                error = error or err
+            # A signal's handler may have drained meanwhile.
+            with suppress(IndexError):
+                self._jobs.popleft()
+        self._threads.close()
         if error is not None:
             raise error
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception as err:  # noqa: BLE001 - raised by the next drain
-                self._error = self._error or err
-            # Before the wait for the next one: it may hold a buffer.
-            del job
-            with self._changed:
-                self._unfinished -= 1
-                if not self._unfinished:
-                    self._changed.notify_all()

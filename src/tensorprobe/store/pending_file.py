@@ -111,12 +111,14 @@ class PendingFile:
         Raises:
             OSError: it cannot be made.
         """
+        hidden = HiddenFile(self._folder)
         try:
-            return HiddenFile(self._folder)
+            hidden.open()
         except FileNotFoundError:
             # The first of its folder.
             os.makedirs(self._folder, exist_ok=True)
-            return HiddenFile(self._folder)
+            hidden.open()
+        return hidden
 
     def remove_hidden(self) -> None:
         """Remove files of its folder that this process has opened, and not named."""

@@ -1,0 +1,139 @@
+"""Threads that share work, in a way that an interrupt at any moment leaves none waiting for ever.
+
+A pool of the standard library may not be interrupted: Ctrl-C, when the caller has just been given
+a lock of `threading.Condition`, keeps that locked, and whoever ends the pool then waits for a
+thread that waits for the lock. Here both sides meet in queues alone, which are of one piece.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Generic, TypeAlias, TypeVar
+
+__all__ = ["Pending", "ThreadPool"]
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+_Tasks: TypeAlias = "SimpleQueue[Pending[Any] | None]"
+
+
+class Pending(Generic[Result]):
+    """Something that a thread does.
+
+    Args:
+        function: what is called.
+        arguments: with what.
+    """
+
+    __slots__ = ("_bell", "_error", "_is_done", "_result", "_work")
+
+    def __init__(self, function: Callable[..., Result], *arguments: Any) -> None:
+        self._work: tuple[Callable[..., Result], tuple[Any, ...]] | None = function, arguments
+        self._result: Result
+        self._error: BaseException | None = None
+        self._is_done = False
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    def result(self) -> Result:
+        """Wait for it; returns what it returned.
+
+        Raises:
+            BaseException: what it raised.
+        """
+        while not self._is_done:
+            self._bell.get()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def do(self) -> None:
+        """Do it, in whatever thread this is."""
+        work, self._work = self._work, None
+        assert work is not None, "done once"
+        try:
+            self._result = work[0](*work[1])
+        except BaseException as err:  # noqa: BLE001 - raised where it is waited for
+            self._error = err
+        # It may hold a file, or memory that somebody waits for.
+        del work
+        self._is_done = True
+        self._bell.put(None)
+
+
+class ThreadPool:
+    """Some threads, which begin with the first tasks and end with the block, or by `close`.
+
+    A block that ends by an error leaves undone what was not begun.
+
+    >>> with ThreadPool(2) as pool:
+    ...     task = pool.submit(pow, 2, 10)
+    ...     task.result(), list(pool.map(len, ["a", "bc"]))
+    (1024, [1, 2])
+
+    Args:
+        count: how many threads at most.
+        name: what they are called.
+    """
+
+    def __init__(self, count: int, name: str = "tensorprobe") -> None:
+        self._count = count
+        self._name = name
+        self._tasks: _Tasks = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        # A signal's handler may come back here.
+        self._lock = threading.RLock()
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Pending[Result]:
+        """Have something called soon."""
+        task = Pending(function, *arguments)
+        with self._lock:
+            tasks = self._tasks
+            tasks.put(task)
+            if len(self._threads) < self._count:
+                # The process does not wait for it at its end: who was interrupted does not know it.
+                thread = threading.Thread(target=_work, args=(tasks,), name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        return task
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Call a function with each item; yields the results in their order."""
+        tasks = [self.submit(function, item) for item in items]
+        return (task.result() for task in tasks)
+
+    def close(self) -> None:
+        """Return when everything is done and every thread has ended."""
+        with self._lock:
+            tasks, self._tasks = self._tasks, SimpleQueue()
+            threads, self._threads = self._threads, []
+            tasks.put(None)
+        for thread in threads:
+            thread.join()
+
+    def __enter__(self) -> ThreadPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            with suppress(Empty):
+                while True:
+                    self._tasks.get_nowait()
+        self.close()
+
+
+def _work(tasks: _Tasks) -> None:
+    while (task := tasks.get()) is not None:
+        task.do()
+        # Before the wait for the next one: its result may be large.
+        del task
+    # The next thread is to end, too.
+    tasks.put(None)

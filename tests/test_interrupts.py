@@ -1,0 +1,90 @@
+"""An interrupt may come at any moment: nobody waits for ever, and nothing hidden stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Each is interrupted at moments of its own. The timer stands for Ctrl-C, which no test can aim.
+START = """
+import random, signal, sys
+from pathlib import Path
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+moments = random.Random(1)
+interrupted = 0
+
+def interrupt_soon(longest):
+    signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-4, longest))
+"""
+THREADS = """
+from tensorprobe.thread_pool import ThreadPool
+
+for _ in range(200):
+    try:
+        interrupt_soon(5e-3)
+        with ThreadPool(2) as pool:
+            while True:
+                assert list(pool.map(sum, [range(200), range(3), range(100)]))[1] == 3
+    except KeyboardInterrupt:
+        interrupted += 1
+"""
+JOBS = """
+from functools import partial
+from tensorprobe.store.background import BackgroundWriter, BufferPool
+
+for _ in range(200):
+    pool = BufferPool(4096)
+    writer = BackgroundWriter()
+    done, asked = [], 0
+
+    def job(buffer, pool=pool, done=done):
+        done.append(buffer)
+        pool.give(buffer)
+
+    try:
+        interrupt_soon(5e-3)
+        while True:
+            buffer = pool.take(4096, wait=True)
+            writer.submit(partial(job, buffer))
+            asked += 1
+    except KeyboardInterrupt:
+        interrupted += 1
+    writer.drain()
+    # The interrupt may come when a job was begun and not yet counted.
+    assert len(done) in (asked, asked + 1), (len(done), asked)
+"""
+FILES = """
+import os
+from tensorprobe.new_file import new_file
+
+folder = Path(sys.argv[1])
+for number in range(400):
+    try:
+        interrupt_soon(1e-3)
+        while True:
+            with new_file(folder / f"{number}.txt") as descriptor:
+                os.write(descriptor, b"whole")
+    except KeyboardInterrupt:
+        interrupted += 1
+assert {file.read_text() for file in folder.iterdir()} == {"whole"}
+assert not [file.name for file in folder.iterdir() if file.suffix != ".txt"]
+"""
+
+
+@pytest.mark.parametrize("program", [THREADS, JOBS, FILES], ids=["threads", "jobs", "files"])
+def test_interrupts_at_any_moment(program: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"{START}{program}\nprint(interrupted)", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 200
