@@ -98,6 +98,24 @@ def test_a_view_written_twice_has_each_write_its_gradients(capture: Capture) -> 
     assert_equal(captured.outputs("Tensor.mul_.0.backward"), [before_tanh * 3.0])
 
 
+def test_a_written_view_that_is_used_beside_its_base_has_the_whole_gradient(
+    capture: Capture,
+) -> None:
+    (x,) = leaves((4,))
+    of_view, of_base = torch.randn(2), torch.randn(4)
+
+    def run() -> None:
+        base = x * 2.0
+        view = base[:2]
+        view.mul_(3.0)
+        ((view * of_view).sum() + (base * of_base).sum()).backward()
+
+    captured = capture(run)
+    whole = of_view + of_base[:2]
+    assert_equal(captured.inputs("Tensor.mul_.0.backward"), [whole])
+    assert_equal(captured.outputs("Tensor.mul_.0.backward"), [whole * 3.0])
+
+
 def test_a_view_added_into_another_of_the_same_tensor(capture: Capture) -> None:
     (x,) = leaves((4, 3))
     upstream = torch.randn(4, 3)

@@ -42,11 +42,15 @@ PyObject *find_draft(PyObject *drafts, PyObject *wanted)
     if (tensor == wanted) {
         PyObject *then = PyObject_GetAttr(draft, text_version);
         PyObject *now = PyObject_GetAttr(tensor, text__version);
+        PyObject *type_then = PyObject_GetAttr(draft, text_dtype);
+        PyObject *type_now = PyObject_GetAttr(tensor, text_dtype);
         int is_same = then && now ? PyObject_RichCompareBool(then, now, Py_EQ) : -1;
-        if (is_same >= 0)
-            found = Py_NewRef(is_same ? draft : Py_None);
+        if (is_same >= 0 && type_then && type_now)
+            found = Py_NewRef(is_same && type_then == type_now ? draft : Py_None);
         Py_XDECREF(then);
         Py_XDECREF(now);
+        Py_XDECREF(type_then);
+        Py_XDECREF(type_now);
     } else if (tensor) {
         found = Py_NewRef(Py_None);
     }

@@ -173,10 +173,11 @@ class DraftTable:
 
     def _find(self, tensor: torch.Tensor) -> Draft | None:
         draft = self.known.get(id(tensor))
-        # An id is handed out again once its object is gone.
-        if draft is None or draft.alive() is not tensor or draft.version != tensor._version:
+        # An id is handed out again once its object is gone. `module.half()` gives a parameter other
+        # data of another type.
+        if draft is None or draft.alive() is not tensor or draft.dtype is not tensor.dtype:
             return None
-        return draft
+        return draft if draft.version == tensor._version else None
 
     def find_numbers(self, tensor: torch.Tensor) -> Numbers | None:
         """Return the numbers of the memory that a view shows, where they were taken before."""

@@ -349,8 +349,9 @@ def _roots(
                 # Should somebody write into this view later, its node is replaced and never runs;
                 # then the gradient of its base says the same.
                 roots.setdefault(made, []).append((base.output_nr, position, cut))
-                if as_input is None and tensor._version:
-                    # Its base may have been written into after it was made: not to be asked.
+                if as_input is not None or tensor._version:
+                    # Its own node gets a part: what comes by way of the base, or of another view of
+                    # that, does not pass there.
                     continue
         node = tensor.grad_fn
         if _is_new(node, start):
