@@ -77,14 +77,46 @@ for number in range(400):
 assert {file.read_text() for file in folder.iterdir()} == {"whole"}
 assert not [file.name for file in folder.iterdir() if file.suffix != ".txt"]
 """
+CAPTURE = """
+import torch
+from tensorprobe import PrecisionDebugger, open_dump
+
+model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(20)])
+expected = None
+for number in range(80):
+    folder = Path(sys.argv[1], str(number))
+    debugger = PrecisionDebugger(dump_path=folder, level="mix", task="statistics")
+    debugger.start(model)
+    model(torch.ones(2, 4)).sum().backward()
+    try:
+        # The first one is whole, and shows what the others have to hold.
+        if expected is not None:
+            interrupt_soon(6e-3)
+        debugger.stop()
+        debugger.step()
+    except KeyboardInterrupt:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    debugger.close()
+    (part,) = open_dump(folder).parts
+    names = list(part.names)
+    assert names == (expected or names) and not part.gaps, (number, len(names), part.gaps)
+    files = sorted(file.name for file in (folder / "step0" / "rank").iterdir())
+    assert files == ["construct.json", "dump.json", "stack.json"], (number, files)
+    expected = names
+"""
 
 
-@pytest.mark.parametrize("program", [THREADS, JOBS, FILES], ids=["threads", "jobs", "files"])
-def test_interrupts_at_any_moment(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "least"),
+    [(THREADS, 200), (JOBS, 200), (FILES, 400), (CAPTURE, 10)],
+    ids=["threads", "jobs", "files", "capture"],
+)
+def test_interrupts_at_any_moment(program: str, least: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"{START}{program}\nprint(interrupted)", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 200
+    assert int(done.stdout) >= least

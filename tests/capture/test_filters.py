@@ -269,6 +269,17 @@ def test_a_scope_whose_first_call_does_not_come_is_told(
     ]
 
 
+def test_a_scope_whose_last_call_does_not_come_after_its_first_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = capture(tmp_path, scope=["Functional.relu.1.forward", "Functional.relu.0.forward"])
+    assert next(iter(calls)) == "Functional.relu.1.forward" and len(calls) > 1
+    assert caplog.messages == [
+        "step 0: the scope ends with Functional.relu.0.forward, which did not come after its "
+        "beginning; all that came from there on is recorded"
+    ]
+
+
 @pytest.mark.parametrize(
     ("level", "name", "message"),
     [

@@ -92,6 +92,20 @@ def test_a_script_runs_as_without_us_and_is_captured(tmp_path: Path) -> None:
     assert not any("sqrt" in name or "lerp" in name or "addc" in name for name in names)
 
 
+def test_a_script_that_follows_a_dataloader_ends_with_where_the_dump_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "for batch in torch.utils.data.DataLoader(torch.ones(6, 4)):\n"
+        "    torch.nn.functional.relu(batch)\n"
+    )
+    (tmp_path / "config.json").write_text('{"enable_dataloader": true, "step": [0, 1]}')
+    answer = run(tmp_path, "--config", "config.json", "-o", "dump", "train.py")
+    assert answer.returncode == 1
+    *_, error, last = answer.stderr.splitlines()
+    assert error == "Exception: tensorprobe: exit after iteration 1"
+    assert last == "tensorprobe: captured 2 steps; look with: tensorprobe show dump"
+
+
 def test_an_error_looks_as_without_us(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("def f():\n    raise ValueError('mine')\n\nf()\n")
     answer, expected = run(tmp_path, "fails.py"), plain(tmp_path, "fails.py")

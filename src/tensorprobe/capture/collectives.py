@@ -238,7 +238,7 @@ class CollectiveWatcher:
                 call.is_wanted = session.wants(call.name, "forward")
                 call.parent = session.current_module
                 if call.is_wanted:
-                    if session.wants_data("forward", "input"):
+                    if session.calls.wants_part("forward", "input"):
                         call.inputs = recorder.draft_all(args, f"{call.name}.input")
                         call.named = recorder.draft_named(kwargs, f"{call.name}.kwargs")
                     call.defaults = recorder.draft_named(
@@ -267,7 +267,7 @@ class CollectiveWatcher:
                 return
             with torch._C.DisableTorchFunction():
                 outputs = None
-                if is_complete and session.wants_data("forward", "output"):
+                if is_complete and session.calls.wants_part("forward", "output"):
                     # As the older tools have it: not what is returned, but what was written into.
                     values = (*call.args, *call.kwargs.values())
                     outputs = recorder.draft_all(values, f"{call.name}.output")

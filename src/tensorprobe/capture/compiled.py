@@ -260,7 +260,7 @@ class CompiledRegions:
         full = str(ApiCall("Torch", api_name, number, "forward"))
         is_wanted = session.wants(full, "forward")
         inputs = named = None
-        if is_wanted and session.wants_data("forward", "input"):
+        if is_wanted and session.calls.wants_part("forward", "input"):
             inputs = recorder.draft_all(args, f"{full}.input")
             named = recorder.draft_named(kwargs, f"{full}.kwargs")
         edges = None
@@ -313,7 +313,7 @@ class CompiledRegions:
             # Like any call that raises, it is left out.
             if call.is_wanted and is_there is not False:
                 outputs = None
-                if is_there and session.wants_data("forward", "output"):
+                if is_there and session.calls.wants_part("forward", "output"):
                     values = result if type(result) is tuple else (result,)
                     outputs = recorder.draft_all(values, f"{call.name}.output")
                 recorder.add(

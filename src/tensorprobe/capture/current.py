@@ -16,7 +16,7 @@ from tensorprobe.errors import ConfigError
 if TYPE_CHECKING:
     from tensorprobe.capture.debugger import PrecisionDebugger
 
-__all__ = ["OnClassToo", "current_debugger", "make_current"]
+__all__ = ["OnClassToo", "current_debugger", "is_latest", "make_current"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -27,6 +27,11 @@ _current: PrecisionDebugger | None = None
 def current_debugger() -> PrecisionDebugger | None:
     """Return the debugger that was made last, unless it has ended."""
     return None if _current is None or _current.is_closed else _current
+
+
+def is_latest(debugger: PrecisionDebugger) -> bool:
+    """Whether no other debugger was made after this one, which may have ended."""
+    return _current is debugger
 
 
 def make_current(debugger: PrecisionDebugger) -> None:

@@ -36,6 +36,7 @@ from tensorprobe.capture.session import Session
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config, load_config
 from tensorprobe.errors import ConfigError
+from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import API_TYPES
 from tensorprobe.store.runs import Run
 from tensorprobe.store.unfinished import Finisher
@@ -142,7 +143,7 @@ class PrecisionDebugger:
             self._add_api(name)
         self._loader: DataLoaderWatcher | None = None
         if config.enable_dataloader:
-            self._loader = DataLoaderWatcher(self._on_next_batch, self._on_batch)
+            self._loader = DataLoaderWatcher(self._on_next_batch, self._start)
             self._loader.open()
 
     # --- what the user calls -----------------------------------------------------------------
@@ -358,6 +359,7 @@ class PrecisionDebugger:
         for _ in range(due):
             self._next_step()
 
+    @uninterrupted()
     def _start(self) -> None:
         self._catch_up()
         if is_in_backward_pass() and self._config.level in ("L1", "L2", "mix"):
@@ -416,6 +418,7 @@ class PrecisionDebugger:
             )
         return self._session
 
+    @uninterrupted()
     def _finish_session(self, *, keeps_empty: bool = True) -> bool:
         """Publish the dump of the current step; returns whether there is one."""
         session, self._session = self._session, None
@@ -457,9 +460,6 @@ class PrecisionDebugger:
         if last is not None and self._step > last:
             self.close()
             raise Exception(f"tensorprobe: exit after iteration {last}")
-
-    def _on_batch(self) -> None:
-        self._start()
 
     def abandon_in_fork(self) -> None:
         """Forget, in a forked child, what its parent is capturing."""

@@ -73,6 +73,12 @@ class CallFilter:
         scope = self._scope
         return None if scope is None or scope.has_begun else scope.first
 
+    @property
+    def unended_scope(self) -> str | None:
+        """The call that the scope ends with, if it has begun and that has not come since."""
+        scope = self._scope
+        return scope.last if scope is not None and scope.is_open else None
+
     def wants_part(
         self, direction: Literal["forward", "backward"], side: Literal["input", "output"]
     ) -> bool:
@@ -162,8 +168,8 @@ class _Scope:
     def __init__(self, first: str, last: str) -> None:
         self.first = first
         self.has_begun = False
-        self._last = last
-        self._is_open = False
+        self.last = last
+        self.is_open = False
         # The backward of a module is over when that of all that ran inside it is, in no fixed
         # order: what ran inside an end of the range belongs to it.
         self._inside_first: set[str] = set()
@@ -181,7 +187,7 @@ class _Scope:
                 inside.add(name)
         if name == self.first:
             self._open()
-        is_in_range = self._is_open
+        is_in_range = self.is_open
         # Nothing is recorded inside an API call, but much inside a module.
         if not _is_module(name):
             self.leave(name)
@@ -189,20 +195,20 @@ class _Scope:
 
     def leave(self, name: str) -> None:
         """Note that a call is over."""
-        if name == self._last:
-            self._is_open = False
+        if name == self.last:
+            self.is_open = False
 
     def reach(self, name: str) -> bool:
         """Note a backward call; returns whether it is in the range."""
         forward = forward_of(name) if self._insides else ""
         if name == self.first or (not self.has_begun and forward in self._inside_first):
             self._open()
-        is_in_range = self._is_open or (self.has_begun and forward in self._inside_last)
+        is_in_range = self.is_open or (self.has_begun and forward in self._inside_last)
         self.leave(name)
         return is_in_range
 
     def _open(self) -> None:
-        self._is_open = self.has_begun = True
+        self.is_open = self.has_begun = True
 
 
 def _matcher(place: str, entries: tuple[str, ...]) -> Callable[[str], bool]:

@@ -21,15 +21,13 @@ from tensorprobe.capture.dispatch_modes import count_dispatch_modes
 from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
 from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
+from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
 from tensorprobe.names import backward_of
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
 
-__all__ = ["WRITES_UNSEEN", "make_gate", "note_function"]
-
-WRITES_UNSEEN = frozenset(("batch_norm", "instance_norm", "native_batch_norm"))
-"""These write running statistics without raising the tensors' version."""
+__all__ = ["make_gate", "note_function"]
 
 # As in _calls.c.
 _MAYBE_OPERATOR, _IS_PYTHON, _WRITES_UNSEEN = 1, 2, 4

@@ -124,7 +124,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             parent, is_wanted = self._find_call()
             if is_wanted and not _is_own_doing(sys._getframe(1)):
                 call = self._name(func)
-            if call is not None and session.wants_data(call.direction, "input"):
+            if call is not None and session.calls.wants_part(call.direction, "input"):
                 inputs = recorder.draft_all(args, f"{call}.input")
                 named = recorder.draft_named(kwargs, f"{call}.kwargs")
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
@@ -137,7 +137,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         try:
             outputs = None
-            if session.wants_data(call.direction, "output"):
+            if session.calls.wants_part(call.direction, "output"):
                 values = result if isinstance(result, (tuple, list)) else (result,)
                 outputs = recorder.draft_all(values, f"{call}.output")
             is_forward = call.direction == "forward"
@@ -172,7 +172,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         direction: Direction = "backward" if is_backward else "forward"
         session = self._session
         api = _api_of(func)
-        if api is None or not any(session.wants_data(direction, side) for side in _SIDES):
+        if api is None or not any(session.calls.wants_part(direction, side) for side in _SIDES):
             return None
         number = session.recorder.next_number(f"{api.api_type}.{api.api_name}.{direction}")
         return ApiCall(api.api_type, api.api_name, number, direction)

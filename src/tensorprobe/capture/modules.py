@@ -110,9 +110,9 @@ class ModuleWatcher:
         # Where the hooks of parameters stand, and under which key: themselves.
         self._parameter_hooks: list[tuple[dict[Any, Any], Any]] = []
         # Asked for every call, so they are looked up once.
-        self._with_inputs = session.wants_data("forward", "input")
-        self._with_outputs = session.wants_data("forward", "output")
-        self._with_gradients = session.wants_data("backward", "output")
+        self._with_inputs = session.calls.wants_part("forward", "input")
+        self._with_outputs = session.calls.wants_part("forward", "output")
+        self._with_gradients = session.calls.wants_part("backward", "output")
         # By module: the record that its parameters' gradients are gathered for, and those there.
         self._gradients: dict[str, tuple[str, dict[str, Drafted]]] = {}
         # By what and as what; the ids are those of dicts that are kept above.

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tensorprobe.capture.apis import Api
 from tensorprobe.capture.describe import KNOWN_INTS, Drafted, describe
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
@@ -25,7 +26,9 @@ from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.teamwork import Teamwork
 from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
+from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
 from tensorprobe.config import Config
+from tensorprobe.interrupts import uninterrupted
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
@@ -319,6 +322,11 @@ class Recorder:
         if self.failures == 1:
             self._tell(f"{problem}; the run goes on, further failures are only counted")
 
+    def note_run(self, api: Api) -> None:
+        """Note that a function has run, which may have written into any tensor it was given."""
+        if api.api_name in WRITES_UNSEEN:
+            self.forget_tensors()
+
     def forget_tensors(self) -> None:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:
@@ -366,16 +374,17 @@ class Recorder:
         )
 
     def _write_ready(self) -> None:
-        try:
-            while self._is_ready(self._pending[0]):
-                self._ready.append(self._pending.popleft())
-        except IndexError:
-            # There are no more. A signal's handler that stops the capture may have come between the
-            # two lines above, and has then written them all, those that were ready first.
-            pass
-        if self._ready:
-            ready, self._ready = self._ready, []
-            self._writer.write_all([(call, call.stack, call.parent) for call in ready])
+        with uninterrupted():
+            try:
+                while self._is_ready(self._pending[0]):
+                    self._ready.append(self._pending.popleft())
+            except IndexError:
+                # There are no more; in another thread a stop of the capture may have come between
+                # the two lines above, and has then written them all, those that were ready first.
+                pass
+            if self._ready:
+                ready, self._ready = self._ready, []
+                self._writer.write_all([(call, call.stack, call.parent) for call in ready])
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
         drafts = self._drafts

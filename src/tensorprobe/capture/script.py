@@ -22,6 +22,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.config import Config, load_config
@@ -126,7 +127,7 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
 
 def _finish(debugger: PrecisionDebugger, config: Config) -> None:
     """Close the dump, and say where it is; one process of several does."""
-    if debugger.is_closed:
+    if not is_latest(debugger):
         # The script made a debugger of its own, which has taken over.
         return
     debugger.close()

@@ -18,7 +18,7 @@ from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
-from tensorprobe.capture.gate import WRITES_UNSEEN, make_gate
+from tensorprobe.capture.gate import make_gate
 from tensorprobe.capture.gradients import GradientWatcher
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
@@ -39,6 +39,7 @@ from tensorprobe.capture.stacks import StackReader
 from tensorprobe.capture.traces import TraceGuard
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
+from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.unfinished import Finisher
@@ -176,6 +177,7 @@ class Session:
             # Only when the records are written: before, the collector would search through them.
             self._collector.close()
 
+    @uninterrupted()
     def _shut(self) -> None:
         try:
             self._close_watchers()
@@ -263,6 +265,9 @@ class Session:
                 f"step {self._info.step}: the scope begins with {first}, which did not come; "
                 "nothing is recorded"
             )
+        if (last := self.calls.unended_scope) is not None:
+            text = f"the scope ends with {last}, which did not come after its beginning"
+            self._tell(f"step {self._info.step}: {text}; all that came from there on is recorded")
         has_list = bool(self.config.list) and self.config.level != "debug"
         if has_list and self.config.task != "structure" and not self._has_records:
             self.tell_once(
@@ -310,12 +315,6 @@ class Session:
         if direction == "forward":
             return self.calls.enter(name)
         return self.calls.follow(name) and self.calls.reach(name)
-
-    def wants_data(
-        self, direction: Literal["forward", "backward"], side: Literal["input", "output"]
-    ) -> bool:
-        """Whether the configuration wants this part of calls."""
-        return self.calls.wants_part(direction, side)
 
     def wants_backward_alone(self, name: str) -> bool:
         """Whether the backward of a call is recorded though forward calls are not."""
@@ -392,12 +391,13 @@ class Session:
             is_sealed: whether nobody outside gets hold of a tensor from inside but what it returns.
         """
         if (self.is_paused or self._inside_custom) and self.is_quiet:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            self.recorder.note_run(api)
+            return result
         if self._kernels is not None:
             return self._kernels.follow_call(api, function, args, kwargs)
         recorder = self.recorder
-        full_name = api.full_name
-        name = f"{full_name}.{recorder.next_number(full_name)}.forward"
+        name = f"{api.full_name}.{recorder.next_number(api.full_name)}.forward"
         is_wanted = self.wants(name, "forward")
         shown, shown_by_name = spelled or (args, kwargs)
         inputs = named = edges = None
@@ -417,8 +417,7 @@ class Session:
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         result = function(*args, **kwargs)
-        if api.api_name in WRITES_UNSEEN:
-            recorder.forget_tensors()
+        recorder.note_run(api)
         # An in-place operator written as a statement returns its left side.
         values = result if type(result) is tuple else (result,)
 

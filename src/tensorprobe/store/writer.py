@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Literal
 
 from tensorprobe.errors import NameFormatError
+from tensorprobe.interrupts import uninterrupted
 from tensorprobe.records import CallRecord, DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder
 from tensorprobe.store.dump_header import header_of
@@ -167,13 +168,13 @@ class DumpWriter:
         """
         if not self._is_mine:
             return self._refuse()
-        with self._lock:
+        with self._lock, uninterrupted():
             self._take_room()
             return self._write(call, tuple(stack), parent)
 
     def write_all(self, calls: Iterable[tuple[EncodableCall, Sequence[Frame], str | None]]) -> None:
         """Add calls with their stacks and parents, as `write` does, in one piece per file."""
-        with self._lock:
+        with self._lock, uninterrupted():
             # A stack's text that is lost here is in memory, and in the file that `close` writes.
             journals = list(self._journals.values()) if self._is_mine else []
             if journals:
@@ -199,7 +200,8 @@ class DumpWriter:
             if is_mine and not self._is_saved_values and self._info.level != "L1":
                 self._unplaced.append((name, parent))
                 if len(self._unplaced) >= _PLACED_TOGETHER and self._is_mine:
-                    self._place_waiting()
+                    with uninterrupted():
+                        self._place_waiting()
 
     def save_tensor(
         self, name: str, data: TensorData, *, checksum: int | None = None
@@ -260,7 +262,7 @@ class DumpWriter:
         """
         if not in_process(self._process):
             return
-        with self._lock:
+        with self._lock, uninterrupted():
             self._open()
             self._take_room()
             claim, self._claim = self._claim, None
@@ -283,7 +285,7 @@ class DumpWriter:
         """Give the folder up without a dump, for a step in which nothing was recorded."""
         if not in_process(self._process):
             return
-        with self._lock:
+        with self._lock, uninterrupted():
             self._is_opened = True
             claim, self._claim = self._claim, None
             if claim is None:
@@ -312,7 +314,7 @@ class DumpWriter:
 
     def _open(self) -> None:
         """Take the folder, if that was not tried before."""
-        with self._lock:
+        with self._lock, uninterrupted():
             if self._is_opened:
                 return
             self._is_opened = True

@@ -1,0 +1,89 @@
+"""Put signals' handlers off while something is done that must not stop half-way.
+
+A handler of Python's may raise, as Ctrl-C does, between any two steps: between a file that was made
+and the line that remembers it, or between a record that was taken and the file that it goes to.
+"""
+
+from __future__ import annotations
+
+# What `signal` is made of: that looks for names of the handlers, which takes 50 us.
+import _signal as plain_signal  # type: ignore[import-not-found]
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+__all__ = ["uninterrupted"]
+
+# Those that end, warn or wake a run; a system may lack some.
+_NUMBERS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM")
+    if hasattr(signal, name)
+]
+# Handlers run in the main thread alone.
+_is_held = False
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let the handlers of signals wait until the block ends; who sends one twice is not kept.
+
+    >>> steps = []
+    >>> try:
+    ...     with uninterrupted():
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         steps.append("all of it is done")
+    ... except KeyboardInterrupt:
+    ...     steps.append("and then it ends")
+    >>> steps
+    ['all of it is done', 'and then it ends']
+    """
+    global _is_held
+    if _is_held or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting = _Waiting()
+    _is_held = True
+    try:
+        waiting.begin()
+        yield
+    finally:
+        _is_held = False
+        waiting.end()
+
+
+class _Waiting:
+    """Stands in the place of handlers, and remembers which of them are to be called."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._came: list[int] = []
+        self._is_over = False
+
+    def begin(self) -> None:
+        for number in _NUMBERS:
+            handler = plain_signal.getsignal(number)
+            # The system's own end the process at once, or do nothing.
+            if callable(handler):
+                self._handlers[number] = handler
+                plain_signal.signal(number, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        # One that was interrupted at its end may have left this in its place.
+        if self._is_over or number in self._came:
+            self._handlers[number](number, frame)
+        else:
+            self._came.append(number)
+
+    def end(self) -> None:
+        self._is_over = True
+        for number, handler in self._handlers.items():
+            # Somebody in the block may have put another one there.
+            if plain_signal.getsignal(number) is self:
+                plain_signal.signal(number, handler)
+        for number in self._came:
+            self._handlers[number](number, sys._getframe())
