@@ -147,6 +147,29 @@ def test_an_interrupt_inside_a_captured_call_shows_no_frame_of_ours(tmp_path: Pa
     assert str(Path("tensorprobe", "capture")) not in answer.stderr
 
 
+def test_an_interrupt_while_records_are_written_shows_no_frame_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "stops.py").write_text(
+        "import signal, torch\n"
+        "from tensorprobe.store.journal import Journal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "release = Journal.release\n"
+        "def stop(journal):\n"
+        "    Journal.release = release\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    return release(journal)\n"
+        "Journal.release = stop\n"
+        "while True:\n"
+        "    torch.ones(1)\n"
+    )
+    answer = run(tmp_path, "-o", "dump", "stops.py")
+    assert answer.returncode == -signal.SIGINT
+    lines = answer.stderr.splitlines()
+    at = lines.index("Traceback (most recent call last):")
+    assert "stops.py" in lines[at + 1] and lines[at + 2] == "    torch.ones(1)"
+    assert lines[-1] == "KeyboardInterrupt" and len(lines) - at <= 5
+    assert len(open_dump(tmp_path / "dump").parts[0].names) > 1
+
+
 @pytest.mark.parametrize("python", [["python"], []])
 def test_a_module_runs_with_its_package(tmp_path: Path, python: list[str]) -> None:
     package = tmp_path / "package"

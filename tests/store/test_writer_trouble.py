@@ -71,6 +71,17 @@ def test_a_run_that_is_killed_before_its_first_record_leaves_an_empty_dump(tmp_p
     assert part.stack("Torch.a.0.forward") == () and part.parent("Torch.a.0.forward") is None
 
 
+@pytest.mark.parametrize("text", ["", "    ", '{\n "task": "stat'])
+def test_a_run_that_is_killed_before_its_first_line_is_whole_is_known_as_ours(
+    tmp_path: Path, text: str
+) -> None:
+    folder = tmp_path / "step0" / "rank"
+    folder.mkdir(parents=True)
+    (folder / "dump.json.part").write_text(text)
+    (part,) = open_dump(tmp_path).parts
+    assert part.info.tool == "tensorprobe" and not part.info.complete and not list(part.names)
+
+
 def test_what_a_killed_run_left_is_not_taken_for_the_next_ones(tmp_path: Path) -> None:
     rank = tmp_path / "rank"
     subprocess.run([sys.executable, "-c", BEGIN_AND_DIE, str(rank), "writes"], check=False)

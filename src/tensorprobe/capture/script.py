@@ -7,6 +7,7 @@ made its step, whose own work is left out, as between `stop` and `step` of an ed
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import json
 import logging
@@ -15,7 +16,6 @@ import runpy
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
@@ -31,7 +31,7 @@ from tensorprobe.errors import ConfigError
 __all__ = ["run_script"]
 
 _LOG = logging.getLogger("tensorprobe")
-_CAPTURE = os.path.join(os.path.dirname(__file__), "")
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 def run_script(words: Sequence[str], config: Config) -> NoReturn:
@@ -46,7 +46,7 @@ def run_script(words: Sequence[str], config: Config) -> NoReturn:
         SystemExit: the script ended, with its exit code.
     """
     run = _prepare(list(words))
-    with ExitStack() as undo:
+    with contextlib.ExitStack() as undo:
         debugger = PrecisionDebugger.from_config(config)
         undo.callback(_finish, debugger, config)
         if not config.enable_dataloader:
@@ -154,10 +154,14 @@ def _show_interrupt(
     err: BaseException,
     traceback: TracebackType | None,
 ) -> None:
-    """Show where the script was interrupted, without any frame of this package's capture."""
+    """Show where the script was interrupted, without any frame of this package."""
     theirs: list[TracebackType] = []
+    is_ours = False
     while traceback is not None:
-        if not _is_ours(traceback) and not _file_of(traceback).startswith(_CAPTURE):
+        # What stands between two of our own, a decorator's frame, is ours, too.
+        is_between = is_ours and _file_of(traceback) == contextlib.__file__
+        is_ours = is_between or _file_of(traceback).startswith(_PACKAGE)
+        if not is_ours and not _is_ours(traceback):
             theirs.append(traceback)
         traceback = traceback.tb_next
     chain: TracebackType | None = None

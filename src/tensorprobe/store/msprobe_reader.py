@@ -82,15 +82,17 @@ def open_rank_file(path: Path, info: DumpInfo) -> RankDump:
 def _complete_info(info: DumpInfo, entries: EntryFile) -> DumpInfo:
     header = entries.header
     own = header.get(OWN_KEY)
+    is_part = entries.path.name.endswith(PART_SUFFIX)
     info = replace(
         info,
         task=_text(header, "task") or "statistics",
         level=_text(header, "level"),
         framework=_text(header, "framework") or "pytorch",
-        complete=not entries.problems and not entries.path.name.endswith(PART_SUFFIX),
+        complete=not entries.problems and not is_part,
     )
     if not isinstance(own, dict):
-        return replace(info, tool="msprobe")
+        # Nobody else has such files; one that is killed early has not said so yet.
+        return replace(info, tool="tensorprobe" if is_part else "msprobe")
     version = own.get("format")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise NewerFormatError(
