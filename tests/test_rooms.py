@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "callable_room": set(),
     "compiled": set(),
     "cores": set(),
-    "thread_pool": set(),
+    "thread_pool": {"interrupts"},
     "crc32": {"compiled", "cores", "thread_pool"},
     "overflow_rule": {"errors", "names"},
     "powers_of_ten": set(),

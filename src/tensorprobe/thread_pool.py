@@ -14,6 +14,8 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from tensorprobe.interrupts import uninterrupted
+
 __all__ = ["Pending", "ThreadPool"]
 
 Result = TypeVar("Result")
@@ -84,6 +86,7 @@ class ThreadPool:
         self._name = name
         self._tasks: _Tasks = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._ending: list[threading.Thread] = []
         # A signal's handler may come back here.
         self._lock = threading.RLock()
 
@@ -94,10 +97,11 @@ class ThreadPool:
             tasks = self._tasks
             tasks.put(task)
             if len(self._threads) < self._count:
-                # The process does not wait for it at its end: who was interrupted does not know it.
+                # Not to be waited for at the end of the process: whoever needs the work closes.
                 thread = threading.Thread(target=_work, args=(tasks,), name=self._name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+                with uninterrupted():
+                    thread.start()
+                    self._threads.append(thread)
         return task
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -109,10 +113,14 @@ class ThreadPool:
         """Return when everything is done and every thread has ended."""
         with self._lock:
             tasks, self._tasks = self._tasks, SimpleQueue()
-            threads, self._threads = self._threads, []
+            self._ending += self._threads
+            self._threads = []
             tasks.put(None)
-        for thread in threads:
+        # Who is interrupted here and comes again waits for the rest.
+        for thread in list(self._ending):
             thread.join()
+            with suppress(ValueError):
+                self._ending.remove(thread)
 
     def __enter__(self) -> ThreadPool:
         return self

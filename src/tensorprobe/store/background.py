@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorprobe.cores import count_cores
-from tensorprobe.thread_pool import Pending, ThreadPool
+from tensorprobe.thread_pool import ThreadPool
 
 __all__ = ["BackgroundWriter", "Buffer", "BufferPool", "allocate_plain"]
 
@@ -188,12 +186,12 @@ class BackgroundWriter:
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = ThreadPool(threads or _usual_threads())
-        self._jobs: deque[Pending[None]] = deque()
+        self._error: Exception | None = None
         self._process = os.getpid()
 
     def submit(self, job: Callable[[], None]) -> None:
         """Have a job run soon."""
-        self._jobs.append(self._threads.submit(job))
+        self._threads.submit(self._run, job)
 
     def drain(self) -> None:
         """Return when every job has run and every thread has ended.
@@ -205,15 +203,13 @@ class BackgroundWriter:
         """
         if os.getpid() != self._process:
             return
-        error: Exception | None = None
-        while self._jobs:
-            try:
-                self._jobs[0].result()
-            except Exception as err:  # noqa: BLE001 - raised when all of them have run
-                error = error or err
-            # A signal's handler may have drained meanwhile.
-            with suppress(IndexError):
-                self._jobs.popleft()
         self._threads.close()
+        error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def _run(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as err:  # noqa: BLE001 - raised by the next drain
+            self._error = self._error or err

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tensorprobe.interrupts import uninterrupted
+
 __all__ = ["Finisher", "wait_for_finishers"]
 
 # More pieces of work than these are not left to wait: what they hold is in memory.
@@ -51,7 +53,9 @@ class Finisher:
             if self._thread is None:
                 _at_work.add(self)
                 self._thread = threading.Thread(target=self._run, name="tensorprobe-finisher")
-                self._thread.start()
+                # One that was interrupted there may wait for ever.
+                with uninterrupted():
+                    self._thread.start()
 
     def wait(self) -> None:
         """Return when everything is done."""
