@@ -28,6 +28,18 @@ int show_tensor(PyObject *tensor, Shown *shown)
     return 0;
 }
 
+/* Whether an attribute of one object is what that of another is; -1 on failure, after which nothing
+ * else may be asked: an answer would take the place of the error. */
+static int is_equal(PyObject *one, PyObject *attribute, PyObject *other, PyObject *its_attribute)
+{
+    PyObject *then = PyObject_GetAttr(one, attribute);
+    PyObject *now = then ? PyObject_GetAttr(other, its_attribute) : NULL;
+    int is_so = now ? PyObject_RichCompareBool(then, now, Py_EQ) : -1;
+    Py_XDECREF(then);
+    Py_XDECREF(now);
+    return is_so;
+}
+
 PyObject *find_draft(PyObject *drafts, PyObject *wanted)
 {
     PyObject *key = PyLong_FromVoidPtr(wanted);
@@ -40,17 +52,11 @@ PyObject *find_draft(PyObject *drafts, PyObject *wanted)
     PyObject *tensor = reference ? PyObject_CallObject(reference, NULL) : NULL;
     PyObject *found = NULL;
     if (tensor == wanted) {
-        PyObject *then = PyObject_GetAttr(draft, text_version);
-        PyObject *now = PyObject_GetAttr(tensor, text__version);
-        PyObject *type_then = PyObject_GetAttr(draft, text_dtype);
-        PyObject *type_now = PyObject_GetAttr(tensor, text_dtype);
-        int is_same = then && now ? PyObject_RichCompareBool(then, now, Py_EQ) : -1;
-        if (is_same >= 0 && type_then && type_now)
-            found = Py_NewRef(is_same && type_then == type_now ? draft : Py_None);
-        Py_XDECREF(then);
-        Py_XDECREF(now);
-        Py_XDECREF(type_then);
-        Py_XDECREF(type_now);
+        int is_same = is_equal(draft, text_version, tensor, text__version);
+        if (is_same > 0)
+            is_same = is_equal(draft, text_dtype, tensor, text_dtype);
+        if (is_same >= 0)
+            found = Py_NewRef(is_same ? draft : Py_None);
     } else if (tensor) {
         found = Py_NewRef(Py_None);
     }
