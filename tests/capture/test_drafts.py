@@ -31,6 +31,27 @@ def test_the_same_tensor_is_found_until_somebody_writes_into_it() -> None:
     assert table.find(tensor) is None
 
 
+def test_an_interrupt_while_a_tensor_is_looked_for_is_not_lost() -> None:
+    class Interrupted(torch.Tensor):
+        """Asked through `__torch_function__`, as every tensor is while a mode is on."""
+
+        asked = 0
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            cls.asked += 1
+            if cls.asked == 1:
+                raise KeyboardInterrupt
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    tensor = torch.ones(3).as_subclass(Interrupted)
+    table = DraftTable(is_ordered=False)
+    with torch._C.DisableTorchFunctionSubclass():
+        keep(table, tensor)
+    with pytest.raises(KeyboardInterrupt):
+        table.find(tensor)
+
+
 def test_another_tensor_at_the_same_address_is_another_tensor() -> None:
     table = DraftTable(is_ordered=False)
     tensor = torch.ones(1000)

@@ -351,7 +351,8 @@ def _roots(
                 roots.setdefault(made, []).append((base.output_nr, position, cut))
                 if as_input is not None or tensor._version:
                     # Its own node gets a part: what comes by way of the base, or of another view of
-                    # that, does not pass there.
+                    # that, does not pass there. Nor is a view to be asked for its node if its base
+                    # may have been written into since.
                     continue
         node = tensor.grad_fn
         if _is_new(node, start):
