@@ -174,19 +174,21 @@ def _index_by_lines(path: Path, text: mmap.mmap | bytes) -> EntryFile | None:
                 break
             names.append(match[1])
             starts.append(match.end())
-    problems: list[str] = []
     if rest is None:
         ends.append(len(text))
-        problems.append("it ends in the middle; the calls up to there are read")
     try:
         header = parse_json(text[:data_start].rstrip(b", \n") + b"}")
-        header |= {} if rest is None else _closing_keys(rest)
+        closing = None if rest is None else _closing_keys(rest)
         places = zip(starts, (_without_comma(text, end) for end in ends[1:]), strict=True)
         entries: dict[str, Any] = dict(zip(map(_name_text, names), places, strict=True))
     except DumpError:
         return None
-    problems.extend(_drop_broken_last_entry(text, entries, is_cut=rest is None))
-    return EntryFile(path, header, entries, text=text, problems=tuple(problems))
+    problems: list[str] = []
+    if closing is None:
+        problems.append("it ends in the middle; the calls up to there are read")
+    if rest is None:
+        problems.extend(_mend_last_entry(text, entries))
+    return EntryFile(path, header | (closing or {}), entries, text=text, problems=tuple(problems))
 
 
 def _name_text(name: bytes) -> str:
@@ -196,30 +198,37 @@ def _name_text(name: bytes) -> str:
     return text
 
 
-def _closing_keys(rest: bytes) -> dict[str, Any]:
-    """Parse the keys after `data`: what we say about the dump once it is closed."""
+def _closing_keys(rest: bytes) -> dict[str, Any] | None:
+    """Parse the keys after `data`: what we say about the dump once it is closed.
+
+    Returns:
+        The keys, or None where the file stops before its end.
+
+    Raises:
+        DumpError: what follows belongs to something else.
+    """
     rest = rest.strip()
     if rest == b"}":
         return {}
-    if not rest.startswith(b","):
+    if rest and not rest.startswith(b","):
         raise DumpError("something else follows the data")
-    keys: dict[str, Any] = parse_json(b"{" + rest[1:])
-    return keys
+    keys = parse_or_damaged(b"{" + rest[1:])
+    return None if keys is DAMAGED else keys
 
 
-def _drop_broken_last_entry(
-    text: mmap.mmap | bytes, entries: dict[str, Any], *, is_cut: bool
-) -> Iterator[str]:
-    """In a file that is cut short the last entry is whole only if it parses."""
-    if not is_cut or not entries:
+def _mend_last_entry(text: mmap.mmap | bytes, entries: dict[str, Any]) -> Iterator[str]:
+    """In a file that is cut short the last entry may be broken, or followed by half a name."""
+    if not entries:
         return
     last = next(reversed(entries))
     start, end = entries[last]
-    try:
-        parse_json(text[start:end])
-    except DumpError:
-        del entries[last]
-        yield f"the last call, {last}, is incomplete and left out"
+    before_name = text.rfind(b",\n", start, end)
+    for whole in (end, before_name):
+        if whole >= 0 and parse_or_damaged(text[start:whole]) is not DAMAGED:
+            entries[last] = (start, whole)
+            return
+    del entries[last]
+    yield f"the last call, {last}, is incomplete and left out"
 
 
 def _parse_whole(path: Path, text: bytes) -> EntryFile:

@@ -281,7 +281,7 @@ def _parse_parents_journal(text: bytes) -> dict[str, str | None]:
     if not text:
         return {}
     try:
-        return parse_parents(text + b"}")
+        return parse_parents(text.rstrip(b", \n") + b"}")
     except DumpError:
         return parse_parents(text[: max(text.rfind(b"\n"), 1)].rstrip(b",") + b"}")
 
