@@ -7,11 +7,16 @@ import os
 # Some processors announce AMX and stop a process that uses it; torch must not find out.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# A shell's background job is started with Ctrl-C ignored, and so would be all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("TENSORPROBE_SHARED", REPOSITORY.parent / "shared"))
