@@ -6,9 +6,10 @@ Task tensor, level mix, on the CPU. Every round runs the bare step, the captured
 that writes the same bytes, each distinct file once, with plain file writes; the table holds
 medians. Both writers must find the same conditions, or one of them measures the machine:
 
-- Before each of the three, the same bytes are written once and freed again, so that the page cache
-  gets memory that was in use just before. A virtual machine gives memory that was free for some
-  seconds back to its host, and to get it again took eight times as long as to write into it.
+- Before each of the three, the same bytes are written three times and freed again, so that whoever
+  needs memory, the page cache and the step itself, gets some that was in use just before. A virtual
+  machine gives memory that was free for some seconds back to its host, and to get it again took
+  eight times as long as to write into it. Once would be enough for the plain writes alone.
 - Files are emptied and put aside, and removed at the end: ext4 looks past inodes that were freed
   a short time ago, one by one, which took a millisecond a file.
 
@@ -82,6 +83,17 @@ def put_aside(folder: Path) -> None:
     folder.rename(tempfile.mkdtemp(dir=folder.parent, prefix="aside"))
 
 
+def warm_memory(contents: list[bytes], folder: Path) -> None:
+    """Have more memory free than anything here needs, all of it in use just before."""
+    copies = [folder / f"warm{number}" for number in range(3)]
+    for copy in copies:
+        copy.mkdir()
+        for number, content in enumerate(contents):
+            (copy / str(number)).write_bytes(content)
+    for copy in copies:
+        put_aside(copy)
+
+
 def write_plainly(contents: list[bytes], folder: Path) -> float:
     """Write contents into as many files; returns the seconds."""
     folder.mkdir()
@@ -127,7 +139,7 @@ def main() -> None:
     for round_number in range(arguments.rounds + 2):
         seconds = {}
         for name, run in (("bare step", bare), ("captured step", captured)):
-            write_plainly(contents, folder / "plain")
+            warm_memory(contents, folder)
             start = time.perf_counter()
             run()
             seconds[name] = time.perf_counter() - start
@@ -136,7 +148,7 @@ def main() -> None:
             files = distinct_files(folder / "dump").values()
             contents = [path.read_bytes() for path in files]
         put_aside(folder / "dump")
-        write_plainly(contents, folder / "plain")
+        warm_memory(contents, folder)
         seconds["plain writes"] = write_plainly(contents, folder / "plain")
         # The first rounds fill caches and buffers.
         if round_number >= 2:
