@@ -37,7 +37,11 @@ setup(
                     "_walks",
                 )
             ],
-            depends=["src/tensorprobe/capture/_calls.h", "src/tensorprobe/_exchange.h"],
+            depends=[
+                "src/tensorprobe/capture/_calls.h",
+                "src/tensorprobe/_exchange.h",
+                "src/tensorprobe/_sides.h",
+            ],
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-O3", "-fvisibility=hidden"],
@@ -47,7 +51,11 @@ setup(
             Extension(
                 f"tensorprobe.{name}",
                 [f"src/tensorprobe/{name.replace('.', '/')}.c"],
-                depends=["src/tensorprobe/_digits.h", "src/tensorprobe/_exchange.h"],
+                depends=[
+                    "src/tensorprobe/_digits.h",
+                    "src/tensorprobe/_exchange.h",
+                    "src/tensorprobe/_sides.h",
+                ],
                 py_limited_api=True,
                 define_macros=[("Py_LIMITED_API", "0x030A0000")],
                 extra_compile_args=["-O3"],

@@ -80,6 +80,69 @@ def test_a_table_serves_one_queue_after_the_other_until_it_is_full() -> None:
     release_tables()
 
 
+def split_layouts(values: torch.Tensor) -> list[torch.Tensor]:
+    """Return views of four dimensions' numbers that do not lie one behind the other."""
+    parts = values.split(values.shape[-1] // 4, dim=-1)
+    return [
+        *parts,
+        parts[1].transpose(0, 2),
+        values[:, :, 1:3],
+        values[:, 1:, :, :],
+        values[..., 1:],
+        values[..., ::2],
+        values.permute(3, 1, 0, 2),
+        values[:, :1].expand(-1, 3, -1, -1),
+        values[0, 0, 0, :64],
+        values[0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.bool])
+@pytest.mark.parametrize("width", [4, 64, 256, 1024, 4160, 20_480])
+def test_parts_of_a_tensor_are_measured_where_they_lie(dtype: torch.dtype, width: int) -> None:
+    torch.manual_seed(width)
+    host = (torch.randn(3, 5, 7, width) * 3).to(dtype)
+    host[1, 2, 3, width // 2] = 100
+    # Twice: compiled code takes over where the kernels are known.
+    for _ in range(2):
+        queue = StatisticsQueue()
+        asked = [queue.ask(part) for part in split_layouts(host.cuda())]
+        while queue.fetch():
+            pass
+        queue.rest()
+        for measured, part in zip(asked, split_layouts(host), strict=True):
+            wanted = StatisticsQueue().ask(part).numbers
+            assert wanted is not None and measured.numbers is not None
+            for one, other in zip(measured.numbers, wanted, strict=True):
+                assert one == (None if other is None else pytest.approx(other, rel=1e-4, abs=1e-4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("value", [0.0, -0.0, -2.5, 3.0, math.inf, -math.inf, math.nan])
+def test_a_tensor_without_dimensions_is_its_own_numbers(dtype: torch.dtype, value: float) -> None:
+    single = torch.tensor(value, dtype=dtype, device="cuda")
+    queue = StatisticsQueue()
+    asked = [queue.ask(tensor) for tensor in (single, single, single.expand(4), single.view(1))]
+    while queue.fetch():
+        pass
+    for measured in asked[:2]:
+        assert repr(measured.numbers) == repr((value,) * 4)
+    norms = (2 * abs(value), abs(value))
+    for measured, norm in zip(asked[2:], norms, strict=True):
+        assert measured.numbers == pytest.approx((value, value, value, norm), nan_ok=True)
+
+
+def test_truths_have_no_mean() -> None:
+    mask = torch.ones(1024, 1024, dtype=torch.bool, device="cuda").triu(1)
+    queue = StatisticsQueue()
+    tensors = (mask, mask[:1], mask[1:2, :1], mask.t(), torch.tensor(True, device="cuda"))
+    asked = [queue.ask(tensor) for _ in range(2) for tensor in tensors]
+    while queue.fetch():
+        pass
+    wanted = [(True, False), (True, False), (False, False), (True, False), (True, True)]
+    assert [measured.numbers for measured in asked] == [(*w, None, None) for w in wanted * 2]
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8])
 @pytest.mark.parametrize("count", [1, 5, 1024, 8192, 70_000])
 def test_whole_numbers_on_the_device_are_measured(dtype: torch.dtype, count: int) -> None:

@@ -11,11 +11,36 @@ import pytest
 import torch
 from debugged import names
 
+from overflow_runs import LateStatistics
 from tensorprobe import (
     PrecisionDebugger,
     open_dump,
 )
 from tensorprobe.records import TensorValue
+
+
+class SentStatistics(LateStatistics):
+    """Numbers that are there as soon as they were sent off, which takes no time."""
+
+    def send(self) -> None:
+        self.fetch()
+
+
+def test_a_long_step_is_written_though_few_numbers_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = "tensorprobe.capture.recorder"
+    monkeypatch.setattr(f"{recorder}.StatisticsQueue", SentStatistics)
+    monkeypatch.setattr(f"{recorder}._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(f"{recorder}._LONGEST_WAIT_ON_DEVICE", 0.0)
+    given = torch.ones(2)
+    debugger = PrecisionDebugger(dump_path=tmp_path)
+    debugger.start()
+    torch.relu(given)
+    torch.tanh(given)
+    (part,) = open_dump(tmp_path).parts
+    assert [call.name for call in part] == ["Torch.relu.0.forward", "Torch.tanh.0.forward"]
+    debugger.stop()
 
 
 def test_the_rank_of_a_launcher_counts_before_its_group_is_made(

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.skipif(_launch is None, reason="built without a C compi
 
 def rows() -> Any:
     assert _launch is not None
-    ways = {torch.float32: (1, 256, 0)}
+    ways = {torch.float32: (1, 256, 0, False)}
     streams: list[int] = [7]
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     asked = (lambda index: streams[0], lambda: 0, exchange)
-    return _launch.Rows(ways, Measured, *asked, 0, 16, 32, 8, 4096, 528, 16, 1 << 31)
+    return _launch.Rows(ways, {}, Measured, *asked, 0, 16, 32, 8, 4096, 528, 16, 1 << 31, 64, 16)
 
 
 def test_those_that_wait_are_taken_once_in_their_order() -> None:

@@ -5,6 +5,8 @@
 
 #include "_calls.h"
 
+#include "../_sides.h"
+
 /* Count one that was asked for, as a DeliveryQueue does. */
 static int count_asked(Gate *self)
 {
@@ -43,39 +45,6 @@ static PyObject *measure(Gate *self, PyObject *tensor)
 static PyObject *draft_by_python(Gate *self, PyObject *tensor)
 {
     return PyObject_CallMethodObjArgs(self->recorder, text__draft_tensor, tensor, self->no_name, NULL);
-}
-
-typedef struct {
-    int64_t stride, size;
-} Side;
-
-static int is_before(const Side *one, const Side *other)
-{
-    return one->stride != other->stride ? one->stride < other->stride : one->size < other->size;
-}
-
-enum { MOST_SIDES = 16 };
-
-/* Merge what a tensor shows of its memory as layout.py's merge_layout does; returns how many sides. */
-static int merge_sides(const Shown *shown, Side *sides)
-{
-    int count = 0, merged = 0;
-    for (int32_t i = 0; i < shown->dimensions; i++) {
-        Side side = {shown->strides[i], shown->shape[i]};
-        if (side.size == 1)
-            continue;
-        int place = count++;
-        for (; place && is_before(&side, &sides[place - 1]); place--)
-            sides[place] = sides[place - 1];
-        sides[place] = side;
-    }
-    for (int i = 0; i < count; i++) {
-        if (merged && sides[merged - 1].stride * sides[merged - 1].size == sides[i].stride)
-            sides[merged - 1].size *= sides[i].size;
-        else
-            sides[merged++] = sides[i];
-    }
-    return merged;
 }
 
 static PyObject *sides_as_tuple(const Side *sides, int count)

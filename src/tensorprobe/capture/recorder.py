@@ -281,6 +281,8 @@ class Recorder:
     def _write_arrived(self) -> None:
         self._unlooked, self._looked = 0, time.monotonic()
         self._owes_look = False
+        # What is asked for seldom would wait for the end of the step.
+        self.send()
         self._statistics.poll()
         self._checksums.poll()
         self._data.poll()

@@ -16,7 +16,7 @@
 #include <structmember.h>
 #include <string.h>
 
-#include "../_exchange.h"
+#include "../_sides.h"
 
 #define MOST_ARGUMENTS 16
 /* Kernels of Triton end in pointers to scratch memory, which ours do not use. */
@@ -107,8 +107,8 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t given)
 /* Where the numbers of one device's tensors go, a row each; triton_statistics.py has the meaning. */
 typedef struct {
     PyObject_HEAD
-    /* By dtype: (function, threads, shared). */
-    PyObject *ways;
+    /* By dtype: (function, threads, shared, whether they are truths); and of the kernel for pieces. */
+    PyObject *ways, *piece_ways;
     /* Who waits for the rows since the last batch, and how many elements each is of. */
     PyObject *waiting, *counts;
     PyObject *measured_class, *current_stream, *current_device;
@@ -117,6 +117,8 @@ typedef struct {
     PyObject *capsule;
     uint64_t extremes, sums, stream;
     Py_ssize_t next, rows, share, most_programs, alignment, largest;
+    /* The kernel for pieces takes those of a multiple of `piece` elements, `even` multiples apart. */
+    Py_ssize_t piece, even;
     long device;
     /* Whether the current stream has been this one since somebody looked. */
     int has_stream;
@@ -176,17 +178,54 @@ static int is_in_place(Rows *self)
     return number_of(PyObject_CallObject(self->current_device, NULL)) == self->device;
 }
 
-/* Return how the kernel for a tensor's dtype is launched, a borrowed (function, threads, shared). */
-static PyObject *way_for_dtype(Rows *self, PyObject *tensor)
+/* Where the elements of a tensor lie: one behind the other, or in pieces of this length, the beginnings
+ * of which are so many elements apart. */
+typedef struct {
+    uint64_t address;
+    long long count;
+    int64_t length, distance;
+    /* Whether the tensor has no dimensions. */
+    int is_single;
+} Lying;
+
+/* Return how the kernel for a tensor's dtype is launched, borrowed. */
+static PyObject *way_for_dtype(PyObject *ways, PyObject *tensor)
 {
     PyObject *dtype = PyObject_GetAttr(tensor, text_dtype);
-    PyObject *way = dtype ? PyDict_GetItemWithError(self->ways, dtype) : NULL;
+    PyObject *way = dtype ? PyDict_GetItemWithError(ways, dtype) : NULL;
     Py_XDECREF(dtype);
     return way;
 }
 
-/* The same for a tensor that says where it is, and set its address and its count; or NULL. */
-static PyObject *way_for_shown(Rows *self, PyObject *tensor, uint64_t *address, long long *count)
+static int is_straight(const Shown *shown)
+{
+    int64_t behind = 1;
+    for (int32_t i = shown->dimensions - 1; i >= 0; i--) {
+        if (shown->shape[i] != 1 && shown->strides && shown->strides[i] != behind)
+            return 0;
+        behind *= shown->shape[i];
+    }
+    return 1;
+}
+
+/* Find out where elements lie that are not one behind the other; 0: nowhere that a kernel takes. */
+static int find_pieces(Rows *self, const Shown *shown, Lying *lying)
+{
+    Side sides[MOST_SIDES];
+    int count = shown->dimensions <= MOST_SIDES ? merge_sides(shown, sides) : 0;
+    /* Numbers have no order: a permuted tensor is read as it lies in memory. */
+    if (count == 1)
+        return sides[0].stride == 1;
+    if (count != 2 || sides[0].stride != 1 || sides[0].size % self->piece ||
+        sides[1].stride % self->even || sides[1].stride > INT32_MAX)
+        return 0;
+    lying->length = sides[0].size;
+    lying->distance = sides[1].stride;
+    return 1;
+}
+
+/* Return the way for a tensor that says where it is, and note that; or NULL. */
+static PyObject *way_for_shown(Rows *self, PyObject *tensor, Lying *lying)
 {
     Shown shown;
     if (self->exchange->show(tensor, &shown)) {
@@ -194,51 +233,54 @@ static PyObject *way_for_shown(Rows *self, PyObject *tensor, uint64_t *address, 
         PyErr_Clear();
         return NULL;
     }
-    if (shown.device_type != ON_CUDA || shown.device != self->device || shown.dimensions <= 0)
+    if (shown.device_type != ON_CUDA || shown.device != self->device || shown.dimensions < 0)
         return NULL;
-    *count = 1;
-    for (int32_t i = shown.dimensions - 1; i >= 0; i--) {
-        if (shown.shape[i] != 1 && shown.strides && shown.strides[i] != *count)
-            return NULL;
-        *count *= shown.shape[i];
-    }
-    *address = (uint64_t)(uintptr_t)shown.data + shown.offset;
+    lying->count = 1;
+    for (int32_t i = 0; i < shown.dimensions; i++)
+        lying->count *= shown.shape[i];
+    lying->is_single = !shown.dimensions;
+    if ((lying->is_single && shown.code != FLOATS) ||
+        (lying->count && !is_straight(&shown) && !find_pieces(self, &shown, lying)))
+        return NULL;
+    lying->address = (uint64_t)(uintptr_t)shown.data + shown.offset;
     /* Memory of a tensor that negates does not hold its numbers. */
     if (shown.code == FLOATS && !answers(tensor, text_is_neg, Py_False))
         return NULL;
-    return way_for_dtype(self, tensor);
+    return way_for_dtype(lying->length ? self->piece_ways : self->ways, tensor);
 }
 
 /* The same by asking the tensor one question after the other. */
-static PyObject *way_for(Rows *self, PyObject *tensor, uint64_t *address, long long *count)
+static PyObject *way_for(Rows *self, PyObject *tensor, Lying *lying)
 {
     if (self->exchange)
-        return way_for_shown(self, tensor, address, count);
+        return way_for_shown(self, tensor, lying);
     if (ask_method(tensor, text_get_device) != self->device ||
         number_of(PyObject_GetAttr(tensor, text_ndim)) <= 0)
         return NULL;
-    PyObject *way = way_for_dtype(self, tensor);
+    PyObject *way = way_for_dtype(self->ways, tensor);
     if (!way)
         return NULL;
-    int is_straight = answers(tensor, text_is_contiguous, Py_True) && answers(tensor, text_is_neg, Py_False);
-    *count = is_straight ? ask_method(tensor, text_numel) : 0;
-    *address = *count > 0 ? (uint64_t)ask_method(tensor, text_data_ptr) : 0;
-    return is_straight ? way : NULL;
+    int is_usual = answers(tensor, text_is_contiguous, Py_True) && answers(tensor, text_is_neg, Py_False);
+    lying->count = is_usual ? ask_method(tensor, text_numel) : 0;
+    lying->address = lying->count > 0 ? (uint64_t)ask_method(tensor, text_data_ptr) : 0;
+    return is_usual ? way : NULL;
 }
 
-static int launch_row(Rows *self, PyObject *way, uint64_t address, Py_ssize_t count)
+static int launch_row(Rows *self, PyObject *way, const Lying *lying)
 {
     uint64_t function = PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(way, 0));
     unsigned threads = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GetItem(way, 1));
     unsigned shared = (unsigned)PyLong_AsUnsignedLongMask(PyTuple_GetItem(way, 2));
     if (PyErr_Occurred())
         return -1;
-    uint64_t values[5 + MOST_HIDDEN] = {address, (uint64_t)count, self->extremes, self->sums,
-                                        (uint64_t)self->next};
-    void *addresses[5 + MOST_HIDDEN];
-    for (int place = 0; place < 5 + MOST_HIDDEN; place++)
+    /* Without pieces the last two are pointers that are not used. */
+    uint64_t values[7 + MOST_HIDDEN] = {lying->address, (uint64_t)lying->count, self->extremes,
+                                        self->sums,     (uint64_t)self->next,   (uint64_t)lying->length,
+                                        (uint64_t)lying->distance};
+    void *addresses[7 + MOST_HIDDEN];
+    for (int place = 0; place < 7 + MOST_HIDDEN; place++)
         addresses[place] = &values[place];
-    Py_ssize_t programs = (count + self->share - 1) / self->share;
+    Py_ssize_t programs = ((Py_ssize_t)lying->count + self->share - 1) / self->share;
     if (programs > self->most_programs)
         programs = self->most_programs;
     int failure;
@@ -261,26 +303,35 @@ static PyObject *make_waiting(Rows *self)
     return made;
 }
 
+/* What is noted of the elements of a row, as triton_statistics.py's read_rows has it; -2 on failure. */
+static long long noted_count(PyObject *way, const Lying *lying)
+{
+    PyObject *are_truths = PyTuple_GetItem(way, 3);
+    if (!are_truths)
+        return -2;
+    return are_truths == Py_True ? -1 : lying->is_single ? 0 : lying->count;
+}
+
 /* Measure a usual tensor into the next row and return who waits for it; None: ask Python. */
 static PyObject *ask(PyObject *object, PyObject *tensor)
 {
     Rows *self = (Rows *)object;
-    uint64_t address = 0;
-    long long count = 0;
+    Lying lying = {0};
     PyObject *way = NULL;
     if (self->next < self->rows && find_driver())
-        way = way_for(self, tensor, &address, &count);
-    int is_usual = way && !PyErr_Occurred() && count > 0 && count <= self->largest && address &&
-                   !(address % (uint64_t)self->alignment);
+        way = way_for(self, tensor, &lying);
+    int is_usual = way && !PyErr_Occurred() && lying.count > 0 && lying.count <= self->largest &&
+                   lying.address && !(lying.address % (uint64_t)self->alignment);
     if (is_usual)
         is_usual = is_in_place(self);
     if (is_usual <= 0)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    if (launch_row(self, way, address, (Py_ssize_t)count))
+    long long noted = noted_count(way, &lying);
+    if (noted < -1 || launch_row(self, way, &lying))
         /* Whatever the driver has against it, Python asks it in another way. */
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     PyObject *measured = make_waiting(self);
-    PyObject *size = measured ? PyLong_FromLongLong(count) : NULL;
+    PyObject *size = measured ? PyLong_FromLongLong(noted) : NULL;
     if (!size || PyList_Append(self->waiting, measured) || PyList_Append(self->counts, size))
         Py_CLEAR(measured);
     Py_XDECREF(size);
@@ -301,20 +352,24 @@ static PyObject *set_stream(PyObject *object, PyObject *stream)
 
 static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *ways, *measured_class, *current_stream, *current_device, *capsule;
+    PyObject *ways, *piece_ways, *measured_class, *current_stream, *current_device, *capsule;
     unsigned long long extremes, sums;
-    Py_ssize_t rows, share, most_programs, alignment, largest;
+    Py_ssize_t rows, share, most_programs, alignment, largest, piece, even;
     long device;
     if ((kwargs && PyDict_Size(kwargs)) ||
-        !PyArg_ParseTuple(args, "O!O!OOOlKKnnnnn", &PyDict_Type, &ways, &PyType_Type, &measured_class,
-                          &current_stream, &current_device, &capsule, &device, &extremes, &sums, &rows,
-                          &share, &most_programs, &alignment, &largest))
+        !PyArg_ParseTuple(args, "O!O!O!OOOlKKnnnnnnn", &PyDict_Type, &ways, &PyDict_Type, &piece_ways,
+                          &PyType_Type, &measured_class, &current_stream, &current_device, &capsule,
+                          &device, &extremes, &sums, &rows, &share, &most_programs, &alignment,
+                          &largest, &piece, &even))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
+    if (share < 1 || alignment < 1 || piece < 1 || even < 1)
+        return PyErr_Format(PyExc_ValueError, "wanted shares and pieces of at least one element");
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Rows *self = (Rows *)allocate(type, 0);
     if (!self)
         return NULL;
     self->ways = Py_NewRef(ways);
+    self->piece_ways = Py_NewRef(piece_ways);
     self->measured_class = Py_NewRef(measured_class);
     self->current_stream = Py_NewRef(current_stream);
     self->current_device = Py_NewRef(current_device);
@@ -331,6 +386,8 @@ static PyObject *make_rows(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->most_programs = most_programs;
     self->alignment = alignment;
     self->largest = largest;
+    self->piece = piece;
+    self->even = even;
     if (!self->waiting || !self->counts) {
         Py_DECREF(self);
         return NULL;
@@ -343,6 +400,7 @@ static void free_rows(PyObject *object)
     Rows *self = (Rows *)object;
     PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(self->ways);
+    Py_XDECREF(self->piece_ways);
     Py_XDECREF(self->measured_class);
     Py_XDECREF(self->current_stream);
     Py_XDECREF(self->current_device);

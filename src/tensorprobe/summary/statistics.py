@@ -89,7 +89,7 @@ class StatisticsQueue(DeliveryQueue):
             return Measured(_NOTHING)
         if tensor.is_cpu:
             return Measured(_measure_on_host(tensor))
-        if _gpu is not None and tensor.is_cuda and tensor.dtype in _gpu.SUPPORTED and tensor.ndim:
+        if _gpu is not None and tensor.is_cuda and _gpu.can_measure(tensor):
             index = tensor.get_device()
             table = self._tables.get(index)
             if table is None or table.is_full:

@@ -56,17 +56,24 @@ class Launcher:
         # By device, dtype, alignment and width of the count: the quick ways, the best one last.
         self._known: dict[Hashable, list[_Way]] = {}
 
-    def quick_way(self, index: int, dtype: torch.dtype) -> tuple[int, int, int] | None:
+    def quick_way(
+        self, index: int, dtype: torch.dtype, numbers: int
+    ) -> tuple[int, int, int] | None:
         """Return how the driver launches the kernel over fewer than 2^31 aligned elements.
+
+        Args:
+            index: of the device.
+            dtype: of the elements.
+            numbers: how many numbers the kernel takes beside data, a count and two tables.
 
         Returns:
             The kernel's handle, its threads and its shared memory; None if that is not known, or
-            the kernel takes other things than data, a count, two tables and a row.
+            the kernel takes other things.
         """
         ways = self._known.get((index, dtype, True, False))
         way = ways[-1] if ways else None
         # The driver's way takes what it is given; the others may still turn out to be none.
-        if not isinstance(way, partial) or way.args[3] != "PiPPi":
+        if not isinstance(way, partial) or way.args[3] != "PiPP" + "i" * numbers:
             return None
         function, threads, shared, _ = way.args
         return function, threads, shared

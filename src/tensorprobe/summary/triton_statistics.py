@@ -2,7 +2,8 @@
 
 A row holds the largest and smallest element (passing over NaN), and the sum and sum of squares in
 float64; a sum of squares that is NaN says that there was a NaN. Programs add their part with
-atomics, so a tensor costs one launch.
+atomics, so a tensor costs one launch. A permuted tensor is read as it lies in memory, and so is one
+that lies there in pieces, as the parts of a split do.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import triton
 import triton.language as tl
 
 from tensorprobe.compiled import load_compiled
+from tensorprobe.records import Number
 from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
 from tensorprobe.summary.triton_launch import ALIGNED, LARGEST_COUNT, Launcher, TableArguments
 
-__all__ = ["SUPPORTED", "GpuTable", "measure_few", "read_rows"]
+__all__ = ["GpuTable", "can_measure", "measure_few", "read_rows"]
 
+_Four = tuple[Number | None, Number | None, Number | None, Number | None]
 _ROWS = 8192
 # Tried on an H200: 4.3 TB/s over 268 MB of bfloat16, 7.4 us for 17 MB, 1.9 us for 1024 elements.
 # More programs wait for each other at the end; with larger blocks small tensors take longer.
@@ -29,10 +32,15 @@ _BLOCK = 1024
 _UNROLL = 4
 _WARPS = 8
 _MOST_PROGRAMS = 528
+# Pieces of a multiple of so many elements, which begin at multiples of so many: loads may be wide.
+_PIECE = 64
+_EVEN = 16
 _FEW = 1 << 16
+# What stands in place of a count: a tensor without dimensions is its own mean, truths have none.
+_SINGLE = 0
+_TRUTHS = -1
 _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
-SUPPORTED = frozenset((torch.float32, torch.float16, torch.bfloat16))
-"""The dtypes that the kernel can measure."""
+_FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 
 @triton.jit
@@ -43,6 +51,19 @@ def _join(high, low, total, squares, other_high, other_low, other_total, other_s
         total + other_total,
         squares + other_squares,
     )
+
+
+@triton.jit
+def _add_part(high, low, total, squares, extremes, sums, row):
+    # All four together: each alone would wait for all warps.
+    most, least, whole, power = tl.reduce(
+        (high, low, total.to(tl.float64), squares.to(tl.float64)), 0, _join
+    )
+    # Nobody reads them before the kernel has ended, so nobody need be waited for.
+    tl.atomic_max(extremes + row * 2, most, sem="relaxed")
+    tl.atomic_min(extremes + row * 2 + 1, least, sem="relaxed")
+    tl.atomic_add(sums + row * 2, whole, sem="relaxed")
+    tl.atomic_add(sums + row * 2 + 1, power, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["count", "row"])
@@ -71,15 +92,46 @@ def _reduce(data, count, extremes, sums, row, BLOCK: tl.constexpr, UNROLL: tl.co
             low = tl.minimum(low, tl.where(inside, values, float("inf")))
             total += values
             squares += values * values
-    # All four together: each alone would wait for all warps.
-    most, least, whole, power = tl.reduce(
-        (high, low, total.to(tl.float64), squares.to(tl.float64)), 0, _join
+    _add_part(high, low, total, squares, extremes, sums, row)
+
+
+@triton.jit(do_not_specialize=["count", "row", "length", "distance"])
+def _reduce_pieces(
+    data, count, extremes, sums, row, length, distance,
+    BLOCK: tl.constexpr, UNROLL: tl.constexpr, PIECE: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    distance = tl.multiple_of(distance, EVEN)
+    pieces = count // PIECE
+    along = length // PIECE
+    together: tl.constexpr = BLOCK // PIECE
+    step = tl.num_programs(0) * (together * UNROLL)
+    start = tl.program_id(0) * (together * UNROLL)
+    lanes = tl.arange(0, PIECE)
+    high = tl.full((together, PIECE), float("-inf"), tl.float32)
+    low = tl.full((together, PIECE), float("inf"), tl.float32)
+    total = tl.zeros((together, PIECE), tl.float32)
+    squares = tl.zeros((together, PIECE), tl.float32)
+    while start < pieces:
+        for part in tl.static_range(UNROLL):
+            numbers = start + part * together + tl.arange(0, together)
+            inside = (numbers < pieces)[:, None]
+            firsts = (numbers // along).to(tl.int64) * distance + (numbers % along) * PIECE
+            values = tl.load(data + firsts[:, None] + lanes[None, :], mask=inside, other=0.0)
+            values = values.to(tl.float32)
+            high = tl.maximum(high, tl.where(inside, values, float("-inf")))
+            low = tl.minimum(low, tl.where(inside, values, float("inf")))
+            total += values
+            squares += values * values
+        start += step
+    _add_part(
+        tl.reshape(high, (BLOCK,)),
+        tl.reshape(low, (BLOCK,)),
+        tl.reshape(total, (BLOCK,)),
+        tl.reshape(squares, (BLOCK,)),
+        extremes,
+        sums,
+        row,
     )
-    # Nobody reads them before the kernel has ended, so nobody need be waited for.
-    tl.atomic_max(extremes + row * 2, most, sem="relaxed")
-    tl.atomic_min(extremes + row * 2 + 1, least, sem="relaxed")
-    tl.atomic_add(sums + row * 2, whole, sem="relaxed")
-    tl.atomic_add(sums + row * 2 + 1, power, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["count", "row"])
@@ -122,6 +174,16 @@ def measure_few(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 _launcher = Launcher(_reduce, {"BLOCK": _BLOCK, "UNROLL": _UNROLL}, num_warps=_WARPS)
+_piece_launcher = Launcher(
+    _reduce_pieces,
+    {"BLOCK": _BLOCK, "UNROLL": _UNROLL, "PIECE": _PIECE, "EVEN": _EVEN},
+    num_warps=_WARPS,
+)
+
+
+def can_measure(tensor: torch.Tensor) -> bool:
+    """Whether a row of a table can hold the numbers of a tensor of a GPU, which is not empty."""
+    return tensor.dtype in _FLOATS or (tensor.dtype is torch.bool and tensor.ndim > 0)
 
 
 class _Rows:
@@ -176,8 +238,10 @@ class GpuTable:
         self._streams = StreamsOf(device)
         self._index = self._extremes.get_device()
         self._measured_class = measured_class
-        # How the driver launches the kernel: its handle, threads and shared memory.
-        self._ways: dict[torch.dtype, tuple[int, int, int]] = {}
+        # How the driver launches the kernel: its handle, threads and shared memory, and whether
+        # it is for truths; and the kernel for pieces.
+        self._ways: dict[torch.dtype, tuple[int, int, int, bool]] = {}
+        self._piece_ways: dict[torch.dtype, tuple[int, int, int, bool]] = {}
         self._rows = self._make_rows()
         # A step asks a thousand times.
         self.ask: Callable[[torch.Tensor], Any] = self._rows.ask
@@ -189,6 +253,7 @@ class GpuTable:
             return _Rows()
         return compiled.Rows(
             self._ways,
+            self._piece_ways,
             self._measured_class,
             torch._C._cuda_getCurrentRawStream,
             torch._C._cuda_getDevice,
@@ -201,6 +266,8 @@ class GpuTable:
             _MOST_PROGRAMS,
             ALIGNED,
             LARGEST_COUNT,
+            _PIECE,
+            _EVEN,
         )
 
     @property
@@ -213,21 +280,25 @@ class GpuTable:
         if tensor.is_neg():
             # Its memory does not hold its numbers.
             tensor = tensor.detach().resolve_neg()
+        pieces: tuple[int, ...] = ()
         if not tensor.is_contiguous():
             layout = merged_layout(tensor)
+            pieces = _pieces_of(layout)
             # Numbers have no order: a permuted tensor is read as it lies in memory.
-            if len(layout) != 1 or layout[0][0] != 1:
+            if not pieces and (len(layout) != 1 or layout[0][0] != 1):
                 tensor = tensor.detach().contiguous()
         programs = min(-(-count // (_BLOCK * _UNROLL)), _MOST_PROGRAMS)
         stream = self._streams.join()
-        _launcher.launch(tensor, stream, programs, count, self._arguments, self._rows.next)
-        if tensor.dtype not in self._ways:
-            way = _launcher.quick_way(self._index, tensor.dtype)
+        launcher, ways = (_piece_launcher, self._piece_ways) if pieces else (_launcher, self._ways)
+        launcher.launch(tensor, stream, programs, count, self._arguments, self._rows.next, *pieces)
+        are_truths = tensor.dtype is torch.bool
+        if tensor.dtype not in ways:
+            way = launcher.quick_way(self._index, tensor.dtype, 1 + len(pieces))
             if way is not None:
-                self._ways[tensor.dtype] = way
+                ways[tensor.dtype] = (*way, are_truths)
         self._rows.set_stream(stream)
         measured = self._measured_class(None)
-        self._rows.add(measured, count)
+        self._rows.add(measured, _TRUTHS if are_truths else count if tensor.ndim else _SINGLE)
         return measured
 
     def send(self) -> tuple[Transfer, list[Any], list[int]] | None:
@@ -245,15 +316,30 @@ class GpuTable:
         return transfer, waiting, counts
 
 
-def read_rows(
-    tables: list[torch.Tensor], counts: list[int]
-) -> list[tuple[float, float, float, float]]:
+def _pieces_of(layout: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """Return length and distance of the pieces that a tensor lies in, if the kernel takes them."""
+    if len(layout) != 2 or layout[0][0] != 1:
+        return ()
+    (_, length), (distance, _) = layout
+    if length % _PIECE or distance % _EVEN or max(length, distance) > LARGEST_COUNT:
+        return ()
+    return length, distance
+
+
+def read_rows(tables: list[torch.Tensor], counts: list[int]) -> list[_Four]:
     """Return maximum, minimum, mean and norm from rows that have arrived."""
     extremes, sums = (table.tolist() for table in tables)
-    nan = math.nan
     return [
-        (high, low, total / count, math.sqrt(squares))
-        if squares == squares
-        else (nan, nan, nan, nan)
+        _numbers_of(high, low, total, squares, count)
         for (high, low), (total, squares), count in zip(extremes, sums, counts, strict=True)
     ]
+
+
+def _numbers_of(high: float, low: float, total: float, squares: float, count: int) -> _Four:
+    if squares != squares:
+        return (math.nan,) * 4
+    if count > 0:
+        return high, low, total / count, math.sqrt(squares)
+    if count == _SINGLE:
+        return (high,) * 4
+    return bool(high), bool(low), None, None
