@@ -144,7 +144,7 @@ def test_truths_have_no_mean() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8])
-@pytest.mark.parametrize("count", [1, 5, 1024, 8192, 70_000])
+@pytest.mark.parametrize("count", [1, 5, 1024, 8192, 3_000_000])
 def test_whole_numbers_on_the_device_are_measured(dtype: torch.dtype, count: int) -> None:
     torch.manual_seed(count)
     host = torch.randint(0, 100, (count,)).to(dtype)
@@ -157,6 +157,21 @@ def test_whole_numbers_on_the_device_are_measured(dtype: torch.dtype, count: int
         wide = tensor.double()
         expected = (wide.max(), wide.min(), wide.mean(), wide.norm())
         assert measured.numbers == pytest.approx(tuple(float(x) for x in expected))
+
+
+def test_large_whole_numbers_lose_no_digit() -> None:
+    values = torch.tensor([2**40 + 1, 7, -(2**50) - 1], device="cuda")
+    queue = StatisticsQueue()
+    asked = [queue.ask(tensor) for tensor in (values, values, values[0])]
+    while queue.fetch():
+        pass
+    for measured in asked[:2]:
+        assert measured.numbers is not None
+        high, low, mean, norm = measured.numbers
+        assert (high, low) == (2**40 + 1, -(2**50) - 1)
+        assert mean == (2**40 + 7 - 2**50) / 3
+        assert norm == pytest.approx(math.hypot(2.0**40, 2.0**50))
+    assert asked[2].numbers == (2.0**40 + 1,) * 4
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -41,6 +41,8 @@ def test_an_overflow_is_recorded_as_it_was_though_its_tensors_change(tmp_path: P
     assert [o.verdict for o in report.overflows] == ["normal"] * 2
 
 
+# torch says so of the mode that tells of it.
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 def test_the_device_is_not_waited_for(tmp_path: Path) -> None:
     x = torch.randn(1000, device="cuda")
 

@@ -19,6 +19,7 @@ from tensorprobe.errors import ConfigError
 __all__ = ["COMPILED", "Models", "ModuleNames", "named_models"]
 
 Models = Sequence[tuple[str, torch.nn.Module]]
+_Named = list[tuple[str, torch.nn.Module]]
 # Where torch.compile's own module keeps the one that it stands for.
 COMPILED = "_orig_mod"
 _compiled = load_compiled("tensorprobe.capture._calls", "walk_modules")
@@ -87,18 +88,24 @@ class ModuleNames:
         return path
 
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
-        unnamed = [
+        named = [
             (_path_in(prefix, path) if prefix or COMPILED in path else path, module)
             for path, module in _named_modules(model)
-            if self.known(module) is None
         ]
-        named = unnamed
+        # Where none has a name, as when a step begins, nothing stands in the way.
+        if self._paths:
+            named = self._without_conflicts(model, named)
+        reference = weakref.ref
+        self._paths.update({id(module): (path, reference(module)) for path, module in named})
+        self._taken.update([(path, type(module).__name__) for path, module in named])
+
+    def _without_conflicts(self, model: torch.nn.Module, named: _Named) -> _Named:
+        """Return those of a model's modules that have no name yet, with paths that are free."""
+        unnamed = named = [(path, module) for path, module in named if self.known(module) is None]
         while _has_parts(model) and any((p, type(m).__name__) in self._taken for p, m in named):
             self._extra += 1
             named = [(_path_in(f"model{self._extra}", path), module) for path, module in unnamed]
-        for path, module in named:
-            self._paths[id(module)] = (path, weakref.ref(module))
-            self._taken.add((path, type(module).__name__))
+        return named
 
 
 def _named_modules(model: torch.nn.Module) -> Iterable[tuple[str, torch.nn.Module]]:

@@ -239,7 +239,7 @@ static PyObject *way_for_shown(Rows *self, PyObject *tensor, Lying *lying)
     for (int32_t i = 0; i < shown.dimensions; i++)
         lying->count *= shown.shape[i];
     lying->is_single = !shown.dimensions;
-    if ((lying->is_single && shown.code != FLOATS) ||
+    if ((lying->is_single && shown.code == TRUTHS) ||
         (lying->count && !is_straight(&shown) && !find_pieces(self, &shown, lying)))
         return NULL;
     lying->address = (uint64_t)(uintptr_t)shown.data + shown.offset;

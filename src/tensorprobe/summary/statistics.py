@@ -252,10 +252,6 @@ def _single(tensor: torch.Tensor) -> Four:
 
 def _measure_on_device(tensor: torch.Tensor) -> torch.Tensor:
     values = tensor.detach()
-    if _gpu is not None and values.is_cuda and values.ndim:
-        few: torch.Tensor | None = _gpu.measure_few(values)
-        if few is not None:
-            return few
     if values.is_complex():
         values = values.abs()
     wide = (

@@ -1,6 +1,6 @@
 """One pass over a tensor on a GPU by one kernel, its numbers left in a row of a table there.
 
-A row holds the largest and smallest element (passing over NaN), and the sum and sum of squares in
+A row holds the largest and smallest element (passing over NaN), the sum and the sum of squares in
 float64; a sum of squares that is NaN says that there was a NaN. Programs add their part with
 atomics, so a tensor costs one launch. A permuted tensor is read as it lies in memory, and so is one
 that lies there in pieces, as the parts of a split do.
@@ -22,7 +22,7 @@ from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
 from tensorprobe.summary.triton_launch import ALIGNED, LARGEST_COUNT, Launcher, TableArguments
 
-__all__ = ["GpuTable", "can_measure", "measure_few", "read_rows"]
+__all__ = ["GpuTable", "can_measure", "read_rows"]
 
 _Four = tuple[Number | None, Number | None, Number | None, Number | None]
 _ROWS = 8192
@@ -35,12 +35,15 @@ _MOST_PROGRAMS = 528
 # Pieces of a multiple of so many elements, which begin at multiples of so many: loads may be wide.
 _PIECE = 64
 _EVEN = 16
-_FEW = 1 << 16
 # What stands in place of a count: a tensor without dimensions is its own mean, truths have none.
 _SINGLE = 0
 _TRUTHS = -1
-_WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
-_FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16))
+_NUMBERS = frozenset(
+    (
+        *(torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    )
+)
 
 
 @triton.jit
@@ -60,8 +63,8 @@ def _add_part(high, low, total, squares, extremes, sums, row):
         (high, low, total.to(tl.float64), squares.to(tl.float64)), 0, _join
     )
     # Nobody reads them before the kernel has ended, so nobody need be waited for.
-    tl.atomic_max(extremes + row * 2, most, sem="relaxed")
-    tl.atomic_min(extremes + row * 2 + 1, least, sem="relaxed")
+    tl.atomic_max(extremes + row * 2, most.to(tl.float64), sem="relaxed")
+    tl.atomic_min(extremes + row * 2 + 1, least.to(tl.float64), sem="relaxed")
     tl.atomic_add(sums + row * 2, whole, sem="relaxed")
     tl.atomic_add(sums + row * 2 + 1, power, sem="relaxed")
 
@@ -71,13 +74,15 @@ def _reduce(data, count, extremes, sums, row, BLOCK: tl.constexpr, UNROLL: tl.co
     step = tl.num_programs(0).to(tl.int64) * (BLOCK * UNROLL)
     start = tl.program_id(0).to(tl.int64) * (BLOCK * UNROLL)
     lanes = tl.arange(0, BLOCK)
-    high = tl.full((BLOCK,), float("-inf"), tl.float32)
-    low = tl.full((BLOCK,), float("inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    squares = tl.zeros((BLOCK,), tl.float32)
+    # Whole numbers are added up without rounding.
+    kind: tl.constexpr = tl.float32 if data.dtype.element_ty.is_floating() else tl.float64
+    high = tl.full((BLOCK,), float("-inf"), kind)
+    low = tl.full((BLOCK,), float("inf"), kind)
+    total = tl.zeros((BLOCK,), kind)
+    squares = tl.zeros((BLOCK,), kind)
     while start + BLOCK * UNROLL <= count:
         for part in tl.static_range(UNROLL):
-            values = tl.load(data + start + part * BLOCK + lanes).to(tl.float32)
+            values = tl.load(data + start + part * BLOCK + lanes).to(kind)
             high = tl.maximum(high, values)
             low = tl.minimum(low, values)
             total += values
@@ -87,7 +92,7 @@ def _reduce(data, count, extremes, sums, row, BLOCK: tl.constexpr, UNROLL: tl.co
         for part in tl.static_range(UNROLL):
             places = start + part * BLOCK + lanes
             inside = places < count
-            values = tl.load(data + places, mask=inside, other=0.0).to(tl.float32)
+            values = tl.load(data + places, mask=inside, other=0).to(kind)
             high = tl.maximum(high, tl.where(inside, values, float("-inf")))
             low = tl.minimum(low, tl.where(inside, values, float("inf")))
             total += values
@@ -107,17 +112,18 @@ def _reduce_pieces(
     step = tl.num_programs(0) * (together * UNROLL)
     start = tl.program_id(0) * (together * UNROLL)
     lanes = tl.arange(0, PIECE)
-    high = tl.full((together, PIECE), float("-inf"), tl.float32)
-    low = tl.full((together, PIECE), float("inf"), tl.float32)
-    total = tl.zeros((together, PIECE), tl.float32)
-    squares = tl.zeros((together, PIECE), tl.float32)
+    kind: tl.constexpr = tl.float32 if data.dtype.element_ty.is_floating() else tl.float64
+    high = tl.full((together, PIECE), float("-inf"), kind)
+    low = tl.full((together, PIECE), float("inf"), kind)
+    total = tl.zeros((together, PIECE), kind)
+    squares = tl.zeros((together, PIECE), kind)
     while start < pieces:
         for part in tl.static_range(UNROLL):
             numbers = start + part * together + tl.arange(0, together)
             inside = (numbers < pieces)[:, None]
             firsts = (numbers // along).to(tl.int64) * distance + (numbers % along) * PIECE
-            values = tl.load(data + firsts[:, None] + lanes[None, :], mask=inside, other=0.0)
-            values = values.to(tl.float32)
+            values = tl.load(data + firsts[:, None] + lanes[None, :], mask=inside, other=0)
+            values = values.to(kind)
             high = tl.maximum(high, tl.where(inside, values, float("-inf")))
             low = tl.minimum(low, tl.where(inside, values, float("inf")))
             total += values
@@ -134,45 +140,6 @@ def _reduce_pieces(
     )
 
 
-@triton.jit(do_not_specialize=["count", "row"])
-def _reduce_few(data, count, rows, row, BLOCK: tl.constexpr):
-    lanes = tl.arange(0, BLOCK)
-    high = tl.full((BLOCK,), float("-inf"), tl.float64)
-    low = tl.full((BLOCK,), float("inf"), tl.float64)
-    total = tl.zeros((BLOCK,), tl.float64)
-    squares = tl.zeros((BLOCK,), tl.float64)
-    for start in range(0, count, BLOCK):
-        inside = start + lanes < count
-        values = tl.load(data + start + lanes, mask=inside, other=0).to(tl.float64)
-        high = tl.maximum(high, tl.where(inside, values, float("-inf")))
-        low = tl.minimum(low, tl.where(inside, values, float("inf")))
-        total += values
-        squares += values * values
-    most, least, whole, power = tl.reduce((high, low, total, squares), 0, _join)
-    place = rows + row * 4
-    tl.store(place, most)
-    tl.store(place + 1, least)
-    tl.store(place + 2, whole / count)
-    tl.store(place + 3, tl.sqrt(power))
-
-
-_few_launcher = Launcher(_reduce_few, {"BLOCK": _BLOCK}, num_warps=_WARPS)
-
-
-def measure_few(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a tensor's numbers in float64, on its device; None unless it is of few whole numbers.
-
-    Indices and masks of a step are that; torch's own operations would be eight launches.
-    """
-    count = tensor.numel()
-    if tensor.dtype not in _WHOLE or count > _FEW or not tensor.is_contiguous():
-        return None
-    row = torch.empty((1, 4), dtype=torch.float64, device=tensor.device)
-    stream = torch._C._cuda_getCurrentRawStream(tensor.get_device())
-    _few_launcher.launch(tensor, stream, 1, count, TableArguments(row), 0)
-    return row[0]
-
-
 _launcher = Launcher(_reduce, {"BLOCK": _BLOCK, "UNROLL": _UNROLL}, num_warps=_WARPS)
 _piece_launcher = Launcher(
     _reduce_pieces,
@@ -183,7 +150,7 @@ _piece_launcher = Launcher(
 
 def can_measure(tensor: torch.Tensor) -> bool:
     """Whether a row of a table can hold the numbers of a tensor of a GPU, which is not empty."""
-    return tensor.dtype in _FLOATS or (tensor.dtype is torch.bool and tensor.ndim > 0)
+    return tensor.dtype in _NUMBERS or (tensor.dtype is torch.bool and tensor.ndim > 0)
 
 
 class _Rows:
@@ -230,7 +197,7 @@ class GpuTable:
     """
 
     def __init__(self, device: torch.device, measured_class: Callable[[None], Any]) -> None:
-        self._extremes = torch.empty((_ROWS, 2), dtype=torch.float32, device=device)
+        self._extremes = torch.empty((_ROWS, 2), dtype=torch.float64, device=device)
         self._extremes[:, 0] = -math.inf
         self._extremes[:, 1] = math.inf
         self._sums = torch.zeros((_ROWS, 2), dtype=torch.float64, device=device)
