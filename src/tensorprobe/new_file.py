@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["HiddenFile", "new_file", "remove_hidden"]
+__all__ = ["HiddenFile", "new_file"]
 
 # One sequence for all threads of a process: its next() is atomic.
 _HIDDEN_NUMBERS = itertools.count()
@@ -65,7 +65,7 @@ class HiddenFile:
         for attempt in itertools.count(1):
             # Short, as the final one may use all 255 bytes. Not by pathlib: a step has hundreds of
             # files, and this is as much work as a small one.
-            name = f"{_hidden_prefix()}{next(_HIDDEN_NUMBERS)}"
+            name = f".tmp-{os.getpid()}-{next(_HIDDEN_NUMBERS)}"
             # Known before the file is there: an interrupt may come as soon as it is.
             self.hidden = f"{self._folder}/{name}" if self._folder else name
             try:
@@ -113,16 +113,3 @@ class HiddenFile:
             if hidden:
                 with suppress(FileNotFoundError):
                     os.unlink(hidden)
-
-
-def remove_hidden(folder: str) -> None:
-    """Remove hidden files of this process from a folder; nobody may be writing one there."""
-    with suppress(FileNotFoundError):
-        for name in os.listdir(folder):
-            if name.startswith(_hidden_prefix()):
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{folder}/{name}")
-
-
-def _hidden_prefix() -> str:
-    return f".tmp-{os.getpid()}-"

@@ -23,10 +23,10 @@ class Jobs:
         self.waiting = WaitingFiles(self.transport.borrow)
         self.lost: list[str] = []
 
-    def make(self, size: int, *, is_promised: bool = True) -> FileJob:
+    def make(self, size: int) -> FileJob:
         tensor = torch.zeros(size, dtype=torch.uint8)
         file = PendingFile("a", str(self.folder), f"{id(tensor)}.pt", ".pt", (b"", b""), self.lose)
-        return FileJob(file if is_promised else None, (b"", b""), tensor.data_ptr(), size, tensor)
+        return FileJob(file, tensor.data_ptr(), size, tensor)
 
     def lose(self, what: str, err: Exception | None) -> None:
         self.lost.append(what)
@@ -35,7 +35,6 @@ class Jobs:
         now, copied = self.waiting.choose(list(jobs))
         self.waiting.add(copied)
         for job in now:
-            assert job.file is not None
             job.file.write(b"")
         self.waiting.prune()
         return now
@@ -85,20 +84,12 @@ def test_no_room_for_a_copy_means_now(tmp_path: Path) -> None:
     assert jobs.end_record(large) == [large]
 
 
-def test_what_nobody_wants_gives_its_memory_back(jobs: Jobs) -> None:
-    for _ in range(1000):
-        assert jobs.end_record(jobs.make(2 * MEGABYTE, is_promised=False)) == []
-    assert not jobs.waiting.jobs
-    assert jobs.transport._pool.held <= 2 * MEGABYTE
-
-
-def test_a_lost_file_says_so_once_and_frees_its_copy(jobs: Jobs) -> None:
+def test_a_file_that_somebody_could_not_wait_for_gives_its_memory_back(jobs: Jobs) -> None:
     job = jobs.make(2 * MEGABYTE)
-    jobs.end_record(job)
-    assert jobs.waiting.jobs == [job]
-    for _ in range(2):
-        job.lose(OSError("full"))
-    assert jobs.lost == ["the data of a"]
-    assert not job.has_own_memory
+    now, copied = jobs.waiting.choose([job])
+    assert (now, copied) == ([], [job])
+    job.file.write(b"")
+    jobs.waiting.add(copied)
+    assert not jobs.waiting.jobs and not job.has_own_memory
     free = jobs.transport.borrow(2 * MEGABYTE)
     assert free is not None and jobs.transport._pool.held == 2 * MEGABYTE

@@ -32,12 +32,28 @@ def inputs_of(shapes: list[tuple[int, ...]], form: str) -> list[torch.Tensor]:
     return tensors
 
 
-def records(folder: Path, form: str, listed: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Capture every case in a step of its own; yields each call with everything of it."""
+def begin(folder: Path, task: str, level: str, *, is_compiled: bool) -> PrecisionDebugger:
+    # A list goes through Python, also one that names every call.
+    block = {"list": () if is_compiled else ("name-regex(.*)",)}
     config = folder.with_suffix(".json")
-    block = {"list": listed}
-    config.write_text(json.dumps({"task": "statistics", "level": "L1", "statistics": block}))
-    debugger = PrecisionDebugger(config, dump_path=folder)
+    config.write_text(json.dumps({"task": task, "level": level, task: block}))
+    return PrecisionDebugger(config, dump_path=folder)
+
+
+def files_of(folder: Path) -> tuple[dict[str, bytes], set[frozenset[str]]]:
+    """Return the data by the names of their files, and which names are of one file."""
+    names: dict[int, set[str]] = {}
+    contents: dict[str, bytes] = {}
+    for path in folder.rglob("*.pt"):
+        name = str(path.relative_to(folder))
+        names.setdefault(path.stat().st_ino, set()).add(name)
+        contents[name] = path.read_bytes()
+    return contents, set(map(frozenset, names.values()))
+
+
+def records(folder: Path, form: str, task: str, *, is_compiled: bool) -> Iterator[tuple[str, Any]]:
+    """Capture every case in a step of its own; yields each call with everything of it."""
+    debugger = begin(folder, task, "L1", is_compiled=is_compiled)
     for name, (_, shapes, function) in sorted(CASES.items()):
         if name == "rms_norm" and not hasattr(functional, "rms_norm"):
             continue
@@ -57,24 +73,23 @@ def records(folder: Path, form: str, listed: tuple[str, ...]) -> Iterator[tuple[
             yield name, (part.info.step, call.inputs, call.kwargs, call.outputs, stack)
 
 
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
 @pytest.mark.parametrize("form", ["leaves", "nodes", "views"])
-def test_every_kind_of_call_is_recorded_as_by_python(form: str, tmp_path: Path) -> None:
-    compiled = list(records(tmp_path / "compiled", form, ()))
-    # A list goes through Python, also one that names every call.
-    plain = list(records(tmp_path / "plain", form, ("name-regex(.*)",)))
+def test_every_kind_of_call_is_recorded_as_by_python(form: str, task: str, tmp_path: Path) -> None:
+    compiled = list(records(tmp_path / "compiled", form, task, is_compiled=True))
+    plain = list(records(tmp_path / "plain", form, task, is_compiled=False))
     assert len(compiled) > 3 * len(CASES)
     assert [name for name, _ in compiled] == [name for name, _ in plain]
     for (name, call), (_, wanted) in zip(compiled, plain, strict=True):
         assert call == wanted, name
+    files = files_of(tmp_path / "compiled")
+    assert files == files_of(tmp_path / "plain") and bool(files[0]) == (task == "tensor")
 
 
-def records_of_model(folder: Path, case: models.Case, listed: tuple[str, ...]) -> list[Any]:
+def records_of_model(folder: Path, case: models.Case, task: str, *, is_compiled: bool) -> list[Any]:
     """Train a model for three steps at level mix; returns each call with everything of it."""
-    config = folder.with_suffix(".json")
-    block = {"list": listed}
-    config.write_text(json.dumps({"task": "statistics", "level": "mix", "statistics": block}))
     before = torch.get_num_threads()
-    debugger = PrecisionDebugger(config, dump_path=folder)
+    debugger = begin(folder, task, "mix", is_compiled=is_compiled)
     try:
         models.train(case, "fp32", debugger)
     finally:
@@ -88,12 +103,15 @@ def records_of_model(folder: Path, case: models.Case, listed: tuple[str, ...]) -
     ]
 
 
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
 @pytest.mark.parametrize("name", ["cnn", "gpt", "gpt recomputed", "llama-like", "moe", "unet"])
-def test_a_model_is_recorded_as_by_python(name: str, tmp_path: Path) -> None:
+def test_a_model_is_recorded_as_by_python(name: str, task: str, tmp_path: Path) -> None:
     case = models.CASES[name]
-    compiled = records_of_model(tmp_path / "compiled", case, ())
-    plain = records_of_model(tmp_path / "plain", case, ("name-regex(.*)",))
+    compiled = records_of_model(tmp_path / "compiled", case, task, is_compiled=True)
+    plain = records_of_model(tmp_path / "plain", case, task, is_compiled=False)
     assert len(compiled) > 100
     assert [call[:2] for call in compiled] == [call[:2] for call in plain]
     for call, wanted in zip(compiled, plain, strict=True):
         assert call == wanted
+    files = files_of(tmp_path / "compiled")
+    assert files == files_of(tmp_path / "plain") and bool(files[0]) == (task == "tensor")

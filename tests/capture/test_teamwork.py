@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -44,9 +44,6 @@ def region(request: pytest.FixtureRequest) -> int:
 
 def test_numbers_files_and_names(tmp_path: Path, region: int) -> None:
     tensors = [torch.randn(300, 300) * number for number in range(1, 9)]
-    descriptors = [
-        os.open(tmp_path / f"hidden{number}", os.O_CREAT | os.O_WRONLY) for number in range(8)
-    ]
     (tmp_path / "old").write_bytes(b"before")
     named: list[list[int]] = []
     copied = torch.empty(1000, 1000, dtype=torch.float64)
@@ -55,52 +52,86 @@ def test_numbers_files_and_names(tmp_path: Path, region: int) -> None:
         region,
         [(tensor.data_ptr(), tensor.numel(), "float32") for tensor in tensors],
         [
-            (descriptor, b"head", tensor.data_ptr(), tensor.nbytes, b"tail")
-            for tensor, descriptor in zip(tensors, descriptors, strict=True)
+            (str(tmp_path / f"file{number}"), b"head", tensor.data_ptr(), tensor.nbytes, b"tail")
+            for number, tensor in enumerate(tensors)
         ],
         [(copied.data_ptr(), source.data_ptr(), source.nbytes)],
         [
-            (False, str(tmp_path / "old"), str(tmp_path / "new")),
-            (True, str(tmp_path / "new"), str(tmp_path / "second")),
-            (True, str(tmp_path / "missing"), str(tmp_path / "third")),
+            (str(tmp_path / "old"), str(tmp_path / "second")),
+            (str(tmp_path / "second"), str(tmp_path / "third")),
+            (str(tmp_path / "missing"), str(tmp_path / "fourth")),
         ],
         named.append,
     )
-    for descriptor in descriptors:
-        os.close(descriptor)
     assert found == [kernel.measure(t.data_ptr(), t.numel(), "float32") for t in tensors]
     assert written == [0] * 8
     for number, tensor in enumerate(tensors):
         content = b"head" + tensor.numpy().tobytes() + b"tail"
-        assert (tmp_path / f"hidden{number}").read_bytes() == content
+        assert (tmp_path / f"file{number}").read_bytes() == content
     assert torch.equal(copied, source)
     assert named == [[0, 0, errno.ENOENT]]
-    assert (tmp_path / "second").read_bytes() == b"before" and not (tmp_path / "old").exists()
+    assert (tmp_path / "third").samefile(tmp_path / "old")
+    assert len(list(tmp_path.iterdir())) == 11
+
+
+@pytest.mark.parametrize("count", [1, 1024, 65_536, 65_537, 1_000_003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32])
+def test_many_threads_find_the_numbers_that_one_finds(
+    region: int, count: int, dtype: torch.dtype
+) -> None:
+    tensor = (torch.randn(count) * 100).to(dtype)
+    if dtype.is_floating_point and count > 3:
+        tensor[::3000] = math.nan
+        tensor[3] = -math.inf
+        tensor[count // 2 :: 7] = 1e-38
+    name = str(dtype).removeprefix("torch.")
+    array = (tensor.data_ptr(), count, name)
+    (found,), _ = kernel.measure_and_write(region, [array], [], [], [], no_chore)
+    assert found == kernel.measure(*array)
 
 
 def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, region: int) -> None:
     tensor = torch.randn(1 << 18)
-    reading = os.open(__file__, os.O_RDONLY)
-    writing = os.open(tmp_path / "a", os.O_CREAT | os.O_WRONLY)
-    jobs = [(fd, b"", tensor.data_ptr(), tensor.nbytes, b"") for fd in (reading, writing)]
+    (tmp_path / "folder").mkdir()
+    names = ("missing/a", "folder", "b")
+    jobs = [(str(tmp_path / name), b"", tensor.data_ptr(), tensor.nbytes, b"") for name in names]
     _, written = kernel.measure_and_write(region, [], jobs, [], [], no_chore)
-    os.close(reading)
-    os.close(writing)
-    assert written == [errno.EBADF, 0]
-    assert (tmp_path / "a").stat().st_size == tensor.nbytes
+    assert written == [errno.ENOENT, errno.EISDIR, 0]
+    assert (tmp_path / "b").stat().st_size == tensor.nbytes
+    # No hidden one stays.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "folder"]
+
+
+HIDDEN = """
+import os, sys, torch
+from tensorprobe.summary.statistics import host_kernel
+tensor, write = torch.randn(1000), host_kernel().measure_and_write
+taken = [f".tmp-{os.getpid()}-t{number}" for number in [*range(5), *range(6, 2000)]]
+for name in taken:
+    open(name, "w").close()
+job = ("a", b"", tensor.data_ptr(), tensor.nbytes, b"")
+print([write(0, [], [job], [], [], lambda named: None)[1] for _ in range(2)])
+print(sum(map(os.path.getsize, taken)), os.path.getsize("a"))
+"""
+
+
+def test_hidden_names_of_others_are_passed_over(tmp_path: Path) -> None:
+    # Left by a killed process, or made by one of the same number on another machine.
+    run = subprocess.run(
+        [sys.executable, "-c", HIDDEN], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [f"[[0], [{errno.EEXIST}]]", "0 4000"]
 
 
 def test_a_chore_that_fails_is_told_when_the_files_are_written(tmp_path: Path, region: int) -> None:
     tensor = torch.randn(1 << 18)
-    descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_WRONLY)
 
     def fail(named: list[int]) -> None:
         raise KeyboardInterrupt
 
-    job = (descriptor, b"", tensor.data_ptr(), tensor.nbytes, b"")
+    job = (str(tmp_path / "a"), b"", tensor.data_ptr(), tensor.nbytes, b"")
     with pytest.raises(KeyboardInterrupt):
         kernel.measure_and_write(region, [], [job], [], [], fail)
-    os.close(descriptor)
     assert (tmp_path / "a").stat().st_size == tensor.nbytes
 
 
@@ -110,14 +141,15 @@ def test_a_chore_that_fails_is_told_when_the_files_are_written(tmp_path: Path, r
         ([(0, 5, "float32")], [], [], []),
         ([(1, 5)], [], [], []),
         ([(ctypes.addressof(ctypes.c_long()), 1, "float3")], [], [], []),
-        ([], [(1, b"", 0, 5, b"")], [], []),
-        ([], [(1, "", 0, 0, b"")], [], []),
+        ([], [("a", b"", 0, 5, b"")], [], []),
+        ([], [("a", "", 0, 0, b"")], [], []),
+        ([], [("a\0b", b"", 0, 0, b"")], [], []),
         ([], [], [(0, 0, 5)], []),
         ([], [], [(0, 0, -5)], []),
         ([], [], [(1, 1)], []),
         ([], [], (), []),
-        ([], [], [], [(False, "a\0b", "c")]),
-        ([], [], [], [(False, "a")]),
+        ([], [], [], [("a\0b", "c")]),
+        ([], [], [], [("a",)]),
         ((), [], [], []),
     ],
 )
@@ -333,32 +365,20 @@ def test_the_data_are_those_of_the_moment(tmp_path: Path) -> None:
         assert float(calls[name]["output"][0]["Max"]) == pytest.approx((x + number).max().item())
 
 
-def test_files_are_begun_before_their_record_and_wait_for_others(tmp_path: Path) -> None:
+def test_a_file_that_comes_alone_is_written_with_the_next(tmp_path: Path) -> None:
     if not teamwork._region() or count_cores() == 1:
         pytest.skip("one thread writes one file after the other")
     torch.ones(1 << 22).add(1)
-    seen: list[str] = []
-    kept_meanwhile: list[bool] = []
-
-    def look(frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.endswith(("file_jobs.py", "kept_data.py")):
-            seen.append(code.co_name)
-            around = frame.f_back
-            while around is not None and around.f_code.co_name != "_do_meanwhile":
-                around = around.f_back
-            kept_meanwhile.append(code.co_name == "keep" and around is not None)
-
+    files = tmp_path / "step0" / "rank" / "dump_tensor_data"
+    x = torch.randn(300, 300)
     with PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L1"):
-        x = torch.randn(300, 300)
-        sys.setprofile(look)
-        for _ in range(3):
-            x = x.cos()
-        sys.setprofile(None)
-    # The files of the results are promised while they are written, or copied to be written later.
-    # Where files go is known from the first that was opened.
-    assert seen.count("begin") == 3 and sum(kept_meanwhile) >= 2
-    assert "move" in seen and seen.count("content") >= 2
+        x = x.cos()
+        assert len(list(files.glob("*.pt"))) == 2
+        x = x.cos()
+        assert len(list(files.glob("*.output.*"))) == 1
+        x.cos()
+        assert len(list(files.glob("*.output.*"))) == 3
+    assert len(list(files.glob("*.pt"))) == 6
 
 
 class Named(nn.Module):
@@ -388,12 +408,11 @@ def test_a_file_larger_than_one_write_takes(tmp_path: Path) -> None:
     tensor[-5:] = 7
     if shutil.disk_usage(tmp_path).free < 2 * size:
         pytest.skip("no room for it")
-    descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_RDWR)
-    job = (descriptor, b"head", tensor.data_ptr(), size, b"tail")
+    job = (str(tmp_path / "a"), b"head", tensor.data_ptr(), size, b"tail")
     _, written = kernel.measure_and_write(0, [], [job], [], [], no_chore)
-    end = os.pread(descriptor, 9, size - 1)
-    length = os.fstat(descriptor).st_size
-    os.close(descriptor)
+    with open(tmp_path / "a", "rb") as file:
+        length = file.seek(-9, os.SEEK_END) + 9
+        end = file.read()
     (tmp_path / "a").unlink()
     assert (written, length) == ([0], size + 8)
     assert end == b"\7" * 5 + b"tail"

@@ -95,7 +95,7 @@ def test_calls_after_an_interrupted_one_are_recorded(tmp_path: Path) -> None:
     debugger.start(model)
     with (
         pytest.raises(KeyboardInterrupt),
-        signal_at_call(PendingFile.take, 3, signal.SIGINT),
+        signal_at_call(PendingFile.end, 3, signal.SIGINT),
     ):
         model([torch.ones(100, 100) for _ in range(6)])
     for _ in range(2):
@@ -110,7 +110,8 @@ def test_calls_after_an_interrupted_one_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", [Recorder.add, Recorder._draft_kept, Teamwork._end_namings, PendingFile.take]
+    "moment",
+    [Recorder._add, Recorder._draft_kept, Teamwork.finish, Teamwork._end_job, PendingFile.end],
 )
 @pytest.mark.parametrize("number", [1, 4, 9])
 def test_a_capture_that_a_signal_ends_in_the_middle_of_a_record(

@@ -61,10 +61,10 @@ int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_nam
         return -1;
     /* The gate has asked: it lets nothing else through. */
     self->is_alone = 1;
-    call->inputs = draft_all(self, shown);
-    call->named = call->inputs ? draft_named(self, shown_named) : NULL;
+    call->inputs = draft_all(self, shown, call->name, "input");
+    call->named = call->inputs ? draft_named(self, shown_named, call->name, "kwargs") : NULL;
     if (parameters && call->named)
-        call->parameters = draft_named(self, parameters);
+        call->parameters = draft_named(self, parameters, call->name, "parameters");
     if (unlock_records(self) || !call->named || (parameters && !call->parameters))
         return -1;
     return 0;
@@ -150,8 +150,9 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     unsigned long long start = PyLong_AsUnsignedLongLong(call->start);
     int failed = !outputs || PyErr_Occurred();
     if (!failed)
-        root = call->is_sealed || call->is_late ? root_of(outputs, call->edges, start, call->is_sealed)
-                                                : Py_NewRef(Py_None);
+        root = call->is_sealed || call->is_late
+                   ? root_of(outputs, call->edges, start, passes_over(self, call->is_sealed))
+                   : Py_NewRef(Py_None);
     failed = failed || !root;
     if (!failed && root == Py_None) {
         PyObject *answer = watch_by_python(self, call, outputs, parent);

@@ -34,7 +34,7 @@ TEXTS(DECLARE)
     X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
     X(is_transforming) X(monotonic) X(without_functions) X(backward_of)          \
-    X(opened) X(call_class) X(node_hook_class) X(gradients_lock)
+    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(add_kept)
 /* What it uses of the watcher of modules, where there is one. */
 #define MODULE_PARTS(X)                                                                              \
     X(kinds) X(kind_of) X(paths) X(running_class) X(modules_lock) X(hooked) X(parameter_hooks)       \
@@ -90,6 +90,9 @@ int asks(PyObject *object, PyObject *method);
 long long increase(PyObject *object, PyObject *attribute);
 /* Whether no mode or transform would see what a tensor is read with. */
 int is_alone(Gate *self);
+/* Whether the gradients of a call are looked for behind changes of their shape: where data are kept, calls
+ * hand over the same tensors. */
+int passes_over(Gate *self, int is_sealed);
 int lock(PyObject *lock);
 /* Release a lock, whatever has been raised meanwhile; -1 if something has. */
 int unlock(PyObject *lock);
@@ -114,8 +117,9 @@ int report_failure(Gate *self, PyObject *name);
 
 /* _values.c: drafts of values, and the tensors in them. `named` may be NULL. */
 
-PyObject *draft_all(Gate *self, PyObject *values);
-PyObject *draft_named(Gate *self, PyObject *values);
+/* Where data are kept they go to files of these names, `{name}.{part}.{index or key}`; `part` may be NULL. */
+PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *part);
+PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *part);
 PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named);
 
 /* _records.c: a record takes nothing over; queue_record takes it. */

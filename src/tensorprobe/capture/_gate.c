@@ -6,7 +6,7 @@
  *     gate.watch_modules(parts)              -> what torch calls before and after each module (_modules.c)
  *     gate.on_root(hook, into, out_of)       takes the gradients of a call's root; False: it takes Python
  *     gate.on_node(hook, into, out_of)       the same for a node behind it (_gradients.c)
- *     gate.draft_all(values)                 describes values (_values.c); and draft_named(values)
+ *     gate.draft_all(values, name)           describes values (_values.c); and draft_named(values, name)
  *
  * FunctionWatcher.__torch_function__, Session.watch_call, ModuleWatcher, Recorder and GradientWatcher have
  * the same meaning, say it in Python, and say why; whatever is not usual is left to them before anything
@@ -77,6 +77,11 @@ int is_alone(Gate *self)
         return modes < 0 ? -1 : 0;
     int transforms = is_true(PyObject_CallObject(self->is_transforming, NULL));
     return transforms < 0 ? -1 : !transforms;
+}
+
+int passes_over(Gate *self, int is_sealed)
+{
+    return is_sealed && self->keep == Py_None;
 }
 
 int lock(PyObject *lock)
@@ -157,29 +162,35 @@ int report_failure(Gate *self, PyObject *name)
     return told ? 0 : -1;
 }
 
-static PyObject *draft_with_lock(PyObject *object, PyObject *values, PyObject *(*draft)(Gate *, PyObject *))
+typedef PyObject *(*Describe)(Gate *, PyObject *, PyObject *, const char *);
+
+static PyObject *draft_with_lock(PyObject *object, PyObject *values, PyObject *name, Describe describe)
 {
     Gate *self = (Gate *)object;
     if (lock_records(self))
         return NULL;
-    PyObject *drafts = draft(self, values);
+    PyObject *drafts = describe(self, values, name, NULL);
     if (unlock_records(self))
         Py_CLEAR(drafts);
     return drafts;
 }
 
-static PyObject *draft_all_of(PyObject *object, PyObject *values)
+static PyObject *draft_all_of(PyObject *object, PyObject *args)
 {
+    PyObject *values, *name;
+    if (!PyArg_ParseTuple(args, "OU", &values, &name))
+        return NULL;
     if (!PyTuple_CheckExact(values) && !PyList_CheckExact(values))
         return PyErr_Format(PyExc_TypeError, "wanted a tuple or a list");
-    return draft_with_lock(object, values, draft_all);
+    return draft_with_lock(object, values, name, draft_all);
 }
 
-static PyObject *draft_named_of(PyObject *object, PyObject *values)
+static PyObject *draft_named_of(PyObject *object, PyObject *args)
 {
-    if (!PyDict_Check(values))
-        return PyErr_Format(PyExc_TypeError, "wanted a dict");
-    return draft_with_lock(object, values, draft_named);
+    PyObject *values, *name;
+    if (!PyArg_ParseTuple(args, "O!U", &PyDict_Type, &values, &name))
+        return NULL;
+    return draft_with_lock(object, values, name, draft_named);
 }
 
 static int clear_gate(PyObject *object)
@@ -309,8 +320,8 @@ static PyMethodDef gate_methods[] = {
     {"watch_modules", watch_modules, METH_O, "Return what torch calls before and after each module."},
     {"on_root", on_root, METH_VARARGS, "Record the gradients of the root that runs; False: it takes Python."},
     {"on_node", on_node, METH_VARARGS, "The same for a node behind the root."},
-    {"draft_all", draft_all_of, METH_O, "Describe the values of a tuple or a list."},
-    {"draft_named", draft_named_of, METH_O, "Describe the values of a dict."},
+    {"draft_all", draft_all_of, METH_VARARGS, "Describe the values of a tuple or a list."},
+    {"draft_named", draft_named_of, METH_VARARGS, "Describe the values of a dict."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -81,8 +81,9 @@ static PyObject *parent_of(Gate *self, PyObject *call)
 /* Record the gradients that have come in of a call: a RootHook, or a _Call. */
 static int add_gradients(Gate *self, PyObject *call, PyObject *of_outputs, PyObject *of_inputs)
 {
-    PyObject *into = draft_all(self, of_outputs), *out = into ? draft_all(self, of_inputs) : NULL;
     PyObject *name = PyObject_GetAttr(call, text_name), *parent = parent_of(self, call);
+    PyObject *into = name ? draft_all(self, of_outputs, name, "input") : NULL;
+    PyObject *out = into ? draft_all(self, of_inputs, name, "output") : NULL;
     PyObject *nothing = PyTuple_New(0);
     int failed = !out || !name || !parent || !nothing;
     if (!failed)
@@ -96,7 +97,7 @@ static int add_gradients(Gate *self, PyObject *call, PyObject *of_outputs, PyObj
 }
 
 /* Return where gradients leave a call's piece of the graph, places by node; the root is running. */
-static PyObject *find_leaving(PyObject *hook, PyObject *node)
+static PyObject *find_leaving(Gate *self, PyObject *hook, PyObject *node)
 {
     PyObject *edges = PyObject_GetAttr(hook, text_edges), *begin = PyObject_GetAttr(hook, text_start);
     PyObject *leaving = PyDict_New(), *incoming = PyDict_New();
@@ -104,7 +105,7 @@ static PyObject *find_leaving(PyObject *hook, PyObject *node)
     int is_sealed = is_true(PyObject_GetAttr(hook, text_is_sealed));
     int failed = !edges || !begin || !leaving || !incoming || PyErr_Occurred() ||
                  leave_from(node, edges, start, leaving, incoming);
-    if (!failed && is_sealed && PyDict_Size(incoming) > 1)
+    if (!failed && passes_over(self, is_sealed) && PyDict_Size(incoming) > 1)
         failed = pass_over(node, leaving, incoming);
     if (failed)
         Py_CLEAR(leaving);
@@ -269,7 +270,7 @@ static int take_gradients(Gate *self, PyObject *hook, PyObject *into, PyObject *
     PyObject *task = number ? PyObject_CallObject(self->current_pass, NULL) : NULL, *leaving = NULL;
     int is_usual = task ? is_plain_pass(self, task, number) : -1;
     if (is_usual > 0) {
-        leaving = find_leaving(hook, node);
+        leaving = find_leaving(self, hook, node);
         PyObject *own = leaving ? PyDict_GetItemWithError(leaving, node) : NULL;
         int failed = !leaving || PyErr_Occurred();
         if (!failed)

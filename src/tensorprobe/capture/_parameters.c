@@ -132,14 +132,14 @@ static int take_parameter_gradient(ParameterHook *hook, PyObject *gradient)
 {
     Gate *self = hook->gate;
     PyObject *gathered = gathered_for(self, hook->base, hook->key);
-    PyObject *values = gathered ? PyTuple_Pack(1, gradient) : NULL, *drafts = NULL;
-    if (values && !lock_records(self)) {
-        drafts = draft_all(self, values);
+    PyObject *values = gathered ? PyDict_New() : NULL, *drafts = NULL;
+    if (values && !PyDict_SetItem(values, hook->key, gradient) && !lock_records(self)) {
+        drafts = draft_named(self, values, PyTuple_GetItem(gathered, 0), NULL);
         if (unlock_records(self))
             Py_CLEAR(drafts);
     }
     PyObject *arrived = drafts ? PyTuple_GetItem(gathered, 1) : NULL;
-    int failed = !drafts || PyDict_SetItem(arrived, hook->key, PyTuple_GetItem(drafts, 0));
+    int failed = !drafts || PyDict_Update(arrived, drafts);
     if (!failed && PyDict_Size(arrived) == hook->count)
         failed = add_parameter_gradients(self, hook->base, gathered);
     Py_XDECREF(gathered);

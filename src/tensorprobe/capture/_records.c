@@ -43,11 +43,13 @@ static int may_wait(Gate *self, Py_ssize_t unlooked)
 /* Put a record, which is taken over, at the end of the recorder's line. */
 int queue_record(Gate *self, PyObject *record)
 {
-    PyObject *added = record ? PyObject_CallFunctionObjArgs(self->add_pending, record, NULL) : NULL;
+    int keeps_data = self->keep != Py_None;
+    PyObject *add = keeps_data ? self->add_kept : self->add_pending;
+    PyObject *added = record ? PyObject_CallFunctionObjArgs(add, record, NULL) : NULL;
     Py_XDECREF(record);
     Py_XDECREF(added);
-    if (!added)
-        return -1;
+    if (!added || keeps_data)
+        return added ? 0 : -1;
     long long unlooked = increase(self->recorder, text__unlooked);
     if (unlooked < 0)
         return -1;
@@ -90,7 +92,7 @@ int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObje
     int failed = !values || lock_records(self);
     if (!failed) {
         self->is_alone = 1;
-        outputs = draft_all(self, values);
+        outputs = draft_all(self, values, call->name, "output");
         stack = outputs ? stack_of(self, frame) : NULL;
         failed = !stack || queue_record(self, make_record(self, call->name, call->inputs, call->named,
                                                    call->parameters, outputs, Py_False, stack, parent));

@@ -42,9 +42,37 @@ static PyObject *measure(Gate *self, PyObject *tensor)
     return PyObject_CallMethodObjArgs(self->statistics, text_ask, tensor, NULL);
 }
 
-static PyObject *draft_by_python(Gate *self, PyObject *tensor)
+/* Where a value stands: of this name, as the key or, without one, as the index of a part of it. */
+typedef struct {
+    PyObject *name, *key;
+    const char *part;
+    Py_ssize_t index;
+} Place;
+
+static PyObject *text_of(const Place *place)
 {
-    return PyObject_CallMethodObjArgs(self->recorder, text__draft_tensor, tensor, self->no_name, NULL);
+    const char *part = place->part ? place->part : "", *dot = place->part ? "." : "";
+    return place->key ? PyUnicode_FromFormat("%U%s%s.%S", place->name, dot, part, place->key)
+                      : PyUnicode_FromFormat("%U%s%s.%zd", place->name, dot, part, place->index);
+}
+
+/* Return where a value stands, as Python's functions take it. */
+static PyObject *path_of(Gate *self, const Place *place)
+{
+    if (self->keep == Py_None)
+        return Py_NewRef(self->no_name);
+    PyObject *text = text_of(place), *path = text ? PyTuple_Pack(1, text) : NULL;
+    Py_XDECREF(text);
+    return path;
+}
+
+static PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place)
+{
+    PyObject *path = path_of(self, place), *draft = NULL;
+    if (path)
+        draft = PyObject_CallMethodObjArgs(self->recorder, text__draft_tensor, tensor, path, NULL);
+    Py_XDECREF(path);
+    return draft;
 }
 
 static PyObject *sides_as_tuple(const Side *sides, int count)
@@ -201,7 +229,7 @@ static PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured
 }
 
 /* Return the draft of a tensor that none is known of; by Python, unless it is plain. */
-static PyObject *draft_new(Gate *self, PyObject *tensor)
+static PyObject *draft_new(Gate *self, PyObject *tensor, const Place *place)
 {
     int is_usual = PyDict_Size(self->drafts) < self->many ? (self->is_alone ? 1 : is_alone(self)) : 0;
     PyObject *owner = is_usual > 0 ? PyObject_GetAttr(tensor, text__base) : NULL, *measured = NULL;
@@ -219,7 +247,7 @@ static PyObject *draft_new(Gate *self, PyObject *tensor)
         is_usual = looks_plain(tensor);
     if (is_usual <= 0 || !owner) {
         Py_XDECREF(owner);
-        return is_usual < 0 || PyErr_Occurred() ? NULL : draft_by_python(self, tensor);
+        return is_usual < 0 || PyErr_Occurred() ? NULL : draft_by_python(self, tensor, place);
     }
     PyObject *checked = NULL;
     if (owner == Py_None && self->with_checksums)
@@ -235,7 +263,7 @@ static PyObject *draft_new(Gate *self, PyObject *tensor)
     if (!measured || measured == Py_None) {
         Py_XDECREF(measured);
         Py_XDECREF(checked);
-        return measured ? draft_by_python(self, tensor) : NULL;
+        return measured ? draft_by_python(self, tensor, place) : NULL;
     }
     PyObject *draft = draft_measured(self, tensor, measured, checked);
     Py_DECREF(measured);
@@ -243,12 +271,26 @@ static PyObject *draft_new(Gate *self, PyObject *tensor)
     return draft;
 }
 
-static PyObject *draft_tensor(Gate *self, PyObject *tensor)
+/* Draft a tensor that has a file. */
+static PyObject *draft_kept(Gate *self, PyObject *tensor, const Place *place)
 {
+    int alone = self->is_alone ? 1 : is_alone(self);
+    if (alone <= 0)
+        return alone < 0 ? NULL : draft_by_python(self, tensor, place);
+    PyObject *name = text_of(place);
+    PyObject *draft = name ? PyObject_CallFunctionObjArgs(self->keep, tensor, name, NULL) : NULL;
+    Py_XDECREF(name);
+    return draft;
+}
+
+static PyObject *draft_tensor(Gate *self, PyObject *tensor, const Place *place)
+{
+    if (self->keep != Py_None)
+        return draft_kept(self, tensor, place);
     PyObject *known = find_draft(self->drafts, tensor);
     if (!known || known == Py_None) {
         Py_XDECREF(known);
-        return known ? draft_new(self, tensor) : NULL;
+        return known ? draft_new(self, tensor, place) : NULL;
     }
     PyObject *then = PyObject_GetAttr(known, text_requires_grad);
     PyObject *now = PyObject_GetAttr(tensor, text_requires_grad);
@@ -258,7 +300,7 @@ static PyObject *draft_tensor(Gate *self, PyObject *tensor)
     if (is_same > 0)
         return known;
     Py_DECREF(known);
-    return is_same < 0 ? NULL : draft_by_python(self, tensor);
+    return is_same < 0 ? NULL : draft_by_python(self, tensor, place);
 }
 
 static int is_tensor(Gate *self, PyObject *value)
@@ -267,10 +309,10 @@ static int is_tensor(Gate *self, PyObject *value)
     return kind == self->tensor_class || kind == self->parameter_class;
 }
 
-static PyObject *draft_value(Gate *self, PyObject *value)
+static PyObject *draft_value(Gate *self, PyObject *value, const Place *place)
 {
     if (is_tensor(self, value))
-        return draft_tensor(self, value);
+        return draft_tensor(self, value, place);
     if (value == Py_None)
         return Py_NewRef(Py_None);
     if (PyLong_CheckExact(value)) {
@@ -278,30 +320,35 @@ static PyObject *draft_value(Gate *self, PyObject *value)
         if (known || PyErr_Occurred())
             return Py_XNewRef(known);
     }
-    return PyObject_CallFunctionObjArgs(self->describe, value, NULL);
+    PyObject *path = path_of(self, place);
+    PyObject *described = path ? PyObject_CallFunctionObjArgs(self->describe, value, path, NULL) : NULL;
+    Py_XDECREF(path);
+    return described;
 }
 
 /* Describe the values of a tuple or a list. */
-PyObject *draft_all(Gate *self, PyObject *values)
+PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *part)
 {
     int is_list = PyList_CheckExact(values);
     Py_ssize_t count = is_list ? PyList_Size(values) : PyTuple_Size(values);
     PyObject *drafts = count < 0 ? NULL : PyTuple_New(count);
     for (Py_ssize_t i = 0; drafts && i < count; i++) {
         PyObject *value = is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
-        PyObject *draft = value ? draft_value(self, value) : NULL;
+        Place place = {.name = name, .part = part, .index = i};
+        PyObject *draft = value ? draft_value(self, value, &place) : NULL;
         if (!draft || PyTuple_SetItem(drafts, i, draft))
             Py_CLEAR(drafts);
     }
     return drafts;
 }
 
-PyObject *draft_named(Gate *self, PyObject *values)
+PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *part)
 {
     PyObject *drafts = PyDict_New(), *key, *value;
     Py_ssize_t at = 0;
     while (drafts && values && PyDict_Next(values, &at, &key, &value)) {
-        PyObject *draft = draft_value(self, value);
+        Place place = {.name = name, .part = part, .key = key};
+        PyObject *draft = draft_value(self, value, &place);
         if (!draft || PyDict_SetItem(drafts, key, draft))
             Py_CLEAR(drafts);
         Py_XDECREF(draft);

@@ -13,20 +13,17 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from tensorprobe.new_file import HiddenFile
 from tensorprobe.store.pending_file import PendingFile
-from tensorprobe.summary.host import view_place
-from tensorprobe.summary.statistics import Measured
 
-__all__ = ["SMALL", "Borrow", "FileJob", "WaitingFiles"]
+__all__ = ["Borrow", "FileJob", "WaitingFiles"]
 
 Borrow = Callable[[int], "tuple[int, Callable[[], None]] | None"]
 """Gives memory of a size: its address, and what gives it back; None where there is no room."""
 
 # Two threads have about as much to do when all files are this many times the largest.
 _BALANCED = 1.6
-SMALL = 1 << 16
-"""Below so many bytes a file is written before its data would be copied, or its record made."""
+# Below so many bytes a file is written before its data would be copied.
+_SMALL = 1 << 16
 # What waits is lost with the process, and holds up the records that come after it.
 _MOST_WAITING = 7
 _LONGEST_WAIT = 16
@@ -36,40 +33,33 @@ class FileJob:
     """A file to be written with what lies at an address, the elements of a tensor in C order.
 
     Args:
-        file: the promised file; None until there is one.
-        frame: what it has before and after the elements.
+        file: the promised file.
         address: of the elements.
         size: of them, in bytes.
         tensor: whose they are.
         release: gives the memory back, where that is our own.
 
     Attributes:
-        measured: the tensor's numbers, where somebody has asked for them already.
-        hidden: the open file.
+        links: second names of the file, to be given once it is there.
         target: where the elements are copied to, and what gives that back.
     """
 
-    __slots__ = (
-        "_release", "address", "file", "frame", "hidden", "measured", "size", "target", "tensor"
-    )  # fmt: skip
+    __slots__ = ("_release", "address", "file", "links", "size", "target", "tensor")
 
     def __init__(
         self,
-        file: PendingFile | None,
-        frame: tuple[bytes, bytes],
+        file: PendingFile,
         address: int,
         size: int,
         tensor: torch.Tensor,
         release: Callable[[], None] | None = None,
     ) -> None:
         self.file = file
-        self.frame = frame
         self.address = address
         self.size = size
         self.tensor: torch.Tensor | None = tensor
         self._release = release
-        self.measured: Measured | None = None
-        self.hidden: HiddenFile | None = None
+        self.links: list[PendingFile] = []
         self.target: tuple[int, Callable[[], None]] | None = None
 
     @property
@@ -82,39 +72,10 @@ class FileJob:
         if self.target is not None:
             (self.address, self._release), self.target = self.target, None
 
-    def content(self) -> tuple[int, bytes, int, int, bytes]:
-        """Return what is written: descriptor, header, address and size, trailer."""
-        assert self.hidden is not None, "opened before"
-        header, trailer = self.frame
-        return self.hidden.descriptor, header, self.address, self.size, trailer
-
-    def end(self, error: int) -> PendingFile | None:
-        """Hand over what was written; returns the file if it wants its name."""
-        hidden, file = self.hidden, self.file
-        assert hidden is not None, "opened before"
-        wants_name = file is not None and not file.is_done and file.take(hidden, error)
-        if file is None or file.is_done:
-            # Nobody wanted it, or who could not wait has written it himself.
-            hidden.discard()
-            wants_name = False
-        self.hidden = self.file = None
-        self.free()
-        return file if wants_name else None
-
-    def rescue(self, reason: Exception) -> None:
-        """Write it now if that is still to be done, whatever ended the work of the team."""
-        if self.file is not None and not self.file.is_done:
-            self.file.write(view_place(self.address, self.size))
-        self.lose(reason)
-
-    def lose(self, reason: Exception) -> None:
-        """Give it up."""
-        hidden, self.hidden = self.hidden, None
-        if hidden is not None:
-            hidden.discard()
-        self.free()
-        if self.file is not None and not self.file.is_done:
-            self.file.fail(reason)
+    def content(self) -> tuple[str, bytes, int, int, bytes]:
+        """Return what is written: path, header, address and size, trailer."""
+        header, trailer = self.file.frame
+        return self.file.path, header, self.address, self.size, trailer
 
     def free(self) -> None:
         """Let go of the tensor, and of memory of our own."""
@@ -163,7 +124,7 @@ class WaitingFiles:
         for job in jobs:
             if job.has_own_memory:
                 copied.append(job)
-            elif job.size < SMALL or (target := self._borrow(job.size)) is None:
+            elif job.size < _SMALL or (target := self._borrow(job.size)) is None:
                 now.append(job)
             else:
                 job.target = target
@@ -171,9 +132,10 @@ class WaitingFiles:
         return now, copied
 
     def add(self, jobs: Iterable[FileJob]) -> None:
-        """Let jobs wait whose data were copied; those that nobody wants end."""
+        """Let jobs wait whose data were copied."""
         for job in jobs:
-            if job.file is None or job.file.is_done:
+            if job.file.is_done:
+                # Somebody could not wait.
                 job.free()
             else:
                 job.move()
@@ -182,7 +144,7 @@ class WaitingFiles:
 
     def prune(self) -> None:
         """Let go of those that are written, or lost."""
-        kept = [job for job in self._waiting if job.file is not None and not job.file.is_done]
+        kept = [job for job in self._waiting if not job.file.is_done]
         if len(kept) < len(self._waiting):
             self._waited = 0
         self._waiting = kept

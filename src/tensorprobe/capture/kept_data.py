@@ -40,20 +40,6 @@ class KeptData:
         self.promised = 0
         self.delivered = 0
 
-    def begin(self, tensor: torch.Tensor, team: Teamwork, *, is_measured: bool) -> None:
-        """Have a team write a tensor that is going to be kept, if that can be begun.
-
-        Args:
-            tensor: a plain tensor that was not kept before.
-            team: the one that `keep` will be told.
-            is_measured: whether its numbers are known.
-        """
-        files = self._writer.tensor_files
-        place = self._transport.place_to_write_from(tensor)
-        if files is not None and place is not None:
-            frame, _ = files.frame_of(DTYPES[str(tensor.dtype)], tuple(tensor.shape))
-            team.begin(tensor, *place, frame, is_measured=is_measured)
-
     def keep(
         self,
         tensor: torch.Tensor,
@@ -72,23 +58,34 @@ class KeptData:
             same: the file of this very tensor, unchanged since, if it was kept before.
             team: writes what the caller would write.
         """
+        if same is not None and not same.is_lost:
+            return self.link(name, same, team)
         files = self._writer.tensor_files
         if files is None:
             return None
-        if same is not None and not same.is_lost:
-            file = files.promise_link(name, same)
-        else:
-            same = None
-            dtype = DTYPES[str(tensor.dtype)]
-            file = files.promise(name, dtype, tuple(tensor.shape), checksum=checksum)
-        if file is None:
-            return None
-        self._awaited.append(file)
-        self.promised += 1
-        if same is None:
+        dtype = DTYPES[str(tensor.dtype)]
+        file = files.promise(name, dtype, tuple(tensor.shape), checksum=checksum)
+        if file is not None:
+            self._awaited.append(file)
+            self.promised += 1
             self._transport.save(tensor, file, team)
-        elif team is None or not team.link(file, same):
-            file.follow(same)
+        return file
+
+    def link(self, name: str, same: PendingFile, team: Teamwork | None) -> PendingFile | None:
+        """Give a file that is not lost a second name; returns that, None if it can have none.
+
+        Args:
+            name: the name of another value, the same tensor unchanged.
+            same: the file.
+            team: the one that `keep` was told.
+        """
+        files = self._writer.tensor_files
+        file = None if files is None else files.promise_link(name, same)
+        if file is not None:
+            self._awaited.append(file)
+            self.promised += 1
+            if team is None or not team.link(file, same):
+                file.follow(same)
         return file
 
     def poll(self) -> None:

@@ -265,20 +265,10 @@ class ModuleWatcher:
         self._session.leave(running.name, running.parent)
 
     def _record(self, running: _Running, output: Any) -> None:
-        session = self._session
-        is_wanted = session.wants(running.name, "forward")
-        values = output if isinstance(output, tuple) else (output,)
-        session.recorder.record(
-            functools.partial(self._make_record, running, output, values, is_wanted=is_wanted),
-            values if is_wanted and self._with_outputs else (),
-        )
-
-    def _make_record(
-        self, running: _Running, output: Any, values: tuple[Any, ...], *, is_wanted: bool
-    ) -> None:
         name = running.name
         session = self._session
-        if is_wanted:
+        values = output if isinstance(output, tuple) else (output,)
+        if session.wants(name, "forward"):
             recorder = session.recorder
             recorder.add(
                 name,

@@ -156,8 +156,8 @@ class Recorder:
         """Describe a value now; `name` is where it stands, for its data file."""
         # Another thread may stop the capture meanwhile; so below.
         gate = self.gate
-        if gate is not None:
-            return gate.draft_all((value,))[0]
+        if gate is not None and self.keeps_data is None:
+            return gate.draft_all((value,), name)[0]
         with self.drafting:
             return describe(value, self._draft_tensor, (name,))
 
@@ -165,7 +165,7 @@ class Recorder:
         """Describe positional values, `{name}.0` and on."""
         gate = self.gate
         if gate is not None and type(values) in (tuple, list):
-            drafts: tuple[Drafted, ...] = gate.draft_all(values)
+            drafts: tuple[Drafted, ...] = gate.draft_all(values, name)
             return drafts
         with self.drafting:
             draft = self._draft_tensor
@@ -186,7 +186,7 @@ class Recorder:
             return {}
         gate = self.gate
         if gate is not None and type(values) is dict:
-            drafts: dict[str, Drafted] = gate.draft_named(values)
+            drafts: dict[str, Drafted] = gate.draft_named(values, name)
             return drafts
         with self.drafting:
             draft = self._draft_tensor
@@ -196,29 +196,6 @@ class Recorder:
                 else describe(value, draft, (name, key))
                 for key, value in values.items()
             }
-
-    def record(self, make: Callable[[], None], *values: Iterable[Any]) -> None:
-        """Have a record made of values, meanwhile their data are written if they are kept.
-
-        Args:
-            make: describes them, and adds the record.
-            *values: those of the record that may be new.
-        """
-        team = self._team
-        if team is None or self._with_checksums or team.is_running:
-            make()
-            return
-        with team:
-            if not count_dispatch_modes() and not is_transforming():
-                for value in itertools.chain(*values):
-                    if type(value) in _TENSORS and self._drafts.find(value) is None:
-                        self._begin(value, team)
-            team.run(make)
-
-    def _begin(self, tensor: torch.Tensor, team: Teamwork) -> None:
-        if is_plain(tensor):
-            is_measured = self._drafts.find_numbers(tensor) is not None
-            self._data.begin(tensor, team, is_measured=is_measured)
 
     def add(
         self,
@@ -236,8 +213,7 @@ class Recorder:
     ) -> None:
         """Put one record at the end of the line."""
         with self._lock:
-            statistics, checksums = self._statistics, self._checksums
-            self._pending.append(
+            self._add(
                 _Pending(
                     name,
                     inputs,
@@ -249,11 +225,24 @@ class Recorder:
                     defaults,
                     stack,
                     parent,
-                    statistics.asked,
-                    checksums.asked,
-                    self._data.promised,
+                    self._statistics.asked,
+                    self._checksums.asked,
+                    0,
                 )
             )
+
+    def _add_kept(self, record: _Pending) -> None:
+        """Add a record that was made in the block in which its values were described."""
+        if self._team is not None:
+            # Who writes records believes that all numbers from the host are there.
+            self._team.finish()
+        self._add(record)
+
+    def _add(self, record: _Pending) -> None:
+        with self._lock:
+            statistics, checksums = self._statistics, self._checksums
+            record.files = self._data.promised
+            self._pending.append(record)
             self._unlooked += 1
             waited = time.monotonic() - self._looked
             if self._unlooked < _TOGETHER and waited < _LONGEST_WAIT:
@@ -291,10 +280,11 @@ class Recorder:
     def usual_parts(self) -> dict[str, Any] | None:
         """Return what _gate.c makes records with, by the names that it knows.
 
-        None where a record is more than numbers, or this is another kind of recorder.
+        None where this is another kind of recorder.
         """
-        if type(self) is not Recorder or self.keeps_data is not None:
+        if type(self) is not Recorder:
             return None
+        keeps_data = self.keeps_data is not None
         return {
             "recorder": self,
             "statistics": self._statistics,
@@ -305,9 +295,12 @@ class Recorder:
             "counters": self._counters,
             "pending_class": _Pending,
             "add_pending": self._pending.append,
-            "lock": self._lock,
+            "lock": self._team if keeps_data and self._team is not None else self._lock,
+            # Where data are kept, tensors are for Python: each has a file.
+            "keep": self._draft_kept_tensor if keeps_data else None,
+            "add_kept": self._add_kept if keeps_data else None,
             "no_name": _NO_NAME,
-            "describe": lambda value: describe(value, self._draft_tensor, _NO_NAME),
+            "describe": lambda value, path: describe(value, self._draft_tensor, path),
             "known_ints": KNOWN_INTS,
             "monotonic": time.monotonic,
             "together": _TOGETHER,
@@ -363,8 +356,6 @@ class Recorder:
             if self._team is not None:
                 self._team.settle()
             self._data.fetch()
-            if self._team is not None:
-                self._team.sweep()
             self._write_ready()
             self._statistics.rest()
 
@@ -389,8 +380,7 @@ class Recorder:
                 self._writer.write_all([(call, call.stack, call.parent) for call in ready])
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:
-        drafts = self._drafts
-        known = drafts.find(tensor)
+        known = self._drafts.find(tensor)
         if (
             known is not None
             and self.keeps_data is None
@@ -399,7 +389,14 @@ class Recorder:
             return known
         if count_dispatch_modes() or is_transforming():
             with without_dispatch_modes(), without_transforms():
-                return self._draft_tensor(tensor, path)
+                return self._draft_alone(tensor, path, known)
+        return self._draft_alone(tensor, path, known)
+
+    def _draft_alone(
+        self, tensor: torch.Tensor, path: tuple[str, ...], known: Draft | None
+    ) -> Drafted:
+        """Draft a tensor that no mode and no transform sees being read."""
+        drafts = self._drafts
         is_whole = False
         if known is not None:
             numbers: Numbers | None = (known.measured, known.checked)
@@ -416,6 +413,16 @@ class Recorder:
                 # The next one whose data are wanted finds the file.
                 return draft
         drafts.keep(tensor, draft, has_place=is_whole or numbers is not None)
+        return draft
+
+    def _draft_kept_tensor(self, tensor: torch.Tensor, name: str) -> Drafted:
+        """The same for a value of this name, whose data are kept."""
+        known, keeps = self._drafts.find(tensor), self.keeps_data
+        if known is None or keeps is None or (same := known.file) is None or same.is_lost:
+            return self._draft_alone(tensor, (name,), known)
+        # Most were kept before, as the output of another call.
+        draft = make_draft(tensor, known.measured, known.checked)
+        draft.file = self._data.link(name, same, self._team) if keeps(name) else None
         return draft
 
     def _measure(self, tensor: torch.Tensor) -> Numbers:

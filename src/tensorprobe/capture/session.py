@@ -420,29 +420,27 @@ class Session:
         recorder.note_run(api)
         # An in-place operator written as a statement returns its left side.
         values = result if type(result) is tuple else (result,)
-
-        def record() -> None:
-            parent = self.current_module
-            if is_wanted:
-                recorder.add(
-                    name,
-                    inputs=inputs,
-                    kwargs=named,
-                    outputs=recorder.draft_all(values, f"{name}.output") if with_outputs else None,
-                    is_recompute=self.is_recomputing(),
-                    stack=self.read_stack(),
-                    parent=parent,
-                )
-            else:
-                self._writer.place(name, parent)
-            if edges is not None:
-                outputs = [result] if type(result) is torch.Tensor else tensors_in(result)
-                self.watch_gradients(name, edges, start, outputs, parent, is_sealed=is_sealed)
-
-        with_outputs = is_wanted and self._with_outputs
         try:
             with torch._C.DisableTorchFunction():
-                recorder.record(record, values if with_outputs else ())
+                parent = self.current_module
+                if is_wanted:
+                    outputs = None
+                    if self._with_outputs:
+                        outputs = recorder.draft_all(values, f"{name}.output")
+                    recorder.add(
+                        name,
+                        inputs=inputs,
+                        kwargs=named,
+                        outputs=outputs,
+                        is_recompute=self.is_recomputing(),
+                        stack=self.read_stack(),
+                        parent=parent,
+                    )
+                else:
+                    self._writer.place(name, parent)
+                if edges is not None:
+                    tensors = [result] if type(result) is torch.Tensor else tensors_in(result)
+                    self.watch_gradients(name, edges, start, tensors, parent, is_sealed=is_sealed)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
@@ -488,12 +486,10 @@ class Session:
         if not self.calls.reach(name):
             return
         recorder = self.recorder
-        with_into, with_out = self._with_gradients_in, self._with_gradients_out
-
-        def record() -> None:
-            into = recorder.draft_all(of_outputs, f"{name}.input") if with_into else None
-            out = recorder.draft_all(of_inputs, f"{name}.output") if with_out else None
-            above = None if parent is None else backward_of(parent)
-            recorder.add(name, inputs=into, outputs=out, parent=above)
-
-        recorder.record(record, of_outputs if with_into else (), of_inputs if with_out else ())
+        into = out = None
+        if self._with_gradients_in:
+            into = recorder.draft_all(of_outputs, f"{name}.input")
+        if self._with_gradients_out:
+            out = recorder.draft_all(of_inputs, f"{name}.output")
+        above = None if parent is None else backward_of(parent)
+        recorder.add(name, inputs=into, outputs=out, parent=above)

@@ -307,29 +307,40 @@ static double find_peak(Extremes extremes)
     return max > min ? max : min;
 }
 
-static void add_finite(Statistics *statistics, int n, Extremes extremes, Sums sums, int unit)
+/* What is found in one block, whatever was found before it. */
+typedef struct {
+    int64_t nans, positive_infinities, negative_infinities;
+    int finite, unit;
+    Extremes extremes;
+    Sums sums;
+} Block;
+
+static void add_block(Statistics *statistics, const Block *block)
 {
-    if (n == 0)
+    statistics->nans += block->nans;
+    statistics->positive_infinities += block->positive_infinities;
+    statistics->negative_infinities += block->negative_infinities;
+    if (block->finite == 0)
         return;
-    if (statistics->finite == 0 || extremes.max > statistics->max)
-        statistics->max = extremes.max;
-    if (statistics->finite == 0 || extremes.min < statistics->min)
-        statistics->min = extremes.min;
-    statistics->finite += n;
-    statistics->zeros += extremes.zeros;
-    add_to(&statistics->sums[unit], sums.values);
-    add_to(&statistics->squares[unit], sums.squares);
+    if (statistics->finite == 0 || block->extremes.max > statistics->max)
+        statistics->max = block->extremes.max;
+    if (statistics->finite == 0 || block->extremes.min < statistics->min)
+        statistics->min = block->extremes.min;
+    statistics->finite += block->finite;
+    statistics->zeros += block->extremes.zeros;
+    add_to(&statistics->sums[block->unit], block->sums.values);
+    add_to(&statistics->squares[block->unit], block->sums.squares);
 }
 
 /* Count what is not finite and move the finite elements together. */
-static int drop_nonfinite(Statistics *statistics, double *values, int n)
+static int drop_nonfinite(Block *block, double *values, int n)
 {
     int kept = 0;
     for (int i = 0; i < n; i++) {
         double x = values[i];
-        statistics->nans += x != x;
-        statistics->positive_infinities += x > DBL_MAX;
-        statistics->negative_infinities += x < -DBL_MAX;
+        block->nans += x != x;
+        block->positive_infinities += x > DBL_MAX;
+        block->negative_infinities += x < -DBL_MAX;
         values[kept] = x;
         kept += fabs(x) <= DBL_MAX;
     }
@@ -350,40 +361,50 @@ static Extremes find_extremes(const double *values, int n)
 
 /* Sum as if nothing were special. A finite sum of squares proves that nothing was, unless it is so
  * large or so small that squares may have been lost; only such a block is looked at closely. */
-static void add_block(Statistics *statistics, const char *source, int n, const Type *type)
+static Block look_at_block(const char *source, int n, const Type *type)
 {
     Values values;
-    Extremes extremes = type->load(source, n, &values);
+    Block block = {.finite = n, .unit = PLAIN};
+    block.extremes = type->load(source, n, &values);
     /* Processors fetch memory ahead by themselves only to the end of a page, and a block of wide
      * elements is that long: the next one comes while this one is summed. */
     if (type->size >= 4)
         for (size_t ahead = 0, size = (size_t)n * type->size; ahead < size; ahead += 64)
             __builtin_prefetch(source + size + ahead);
-    Sums sums = type->form == WIDE ? sum_wide(&values, n) : sum_narrow(&values, n);
+    block.sums = type->form == WIDE ? sum_wide(&values, n) : sum_narrow(&values, n);
     double largest_square = BIG_LIMIT * BIG_LIMIT, smallest_square = SMALL_LIMIT * SMALL_LIMIT;
-    int plain = sums.squares >= smallest_square && sums.squares <= largest_square;
-    if (plain || extremes.zeros == n) {
-        add_finite(statistics, n, extremes, sums, PLAIN);
-        return;
-    }
+    int plain = block.sums.squares >= smallest_square && block.sums.squares <= largest_square;
+    if (plain || block.extremes.zeros == n)
+        return block;
     /* Only floating-point types get here, so the ranks are those of doubles. */
     if (type->form == NARROW)
         widen(&values, n);
-    n = drop_nonfinite(statistics, values.wide, n);
-    extremes = find_extremes(values.wide, n);
-    double peak = find_peak(extremes);
-    int unit = peak > BIG_LIMIT ? BIG : peak < SMALL_LIMIT ? SMALL : PLAIN;
+    n = block.finite = drop_nonfinite(&block, values.wide, n);
+    block.extremes = find_extremes(values.wide, n);
+    double peak = find_peak(block.extremes);
+    block.unit = peak > BIG_LIMIT ? BIG : peak < SMALL_LIMIT ? SMALL : PLAIN;
     for (int i = 0; i < n; i++)
-        values.wide[i] /= UNITS[unit];
-    add_finite(statistics, n, extremes, sum_wide(&values, n), unit);
+        values.wide[i] /= UNITS[block.unit];
+    block.sums = sum_wide(&values, n);
+    return block;
+}
+
+static Py_ssize_t count_blocks(Py_ssize_t n) { return n / BLOCK + (n % BLOCK != 0); }
+
+/* Look at the block of this number of n elements. */
+static Block look_at(const char *source, Py_ssize_t n, const Type *type, Py_ssize_t number)
+{
+    Py_ssize_t left = n - number * BLOCK;
+    return look_at_block(source + (size_t)(number * BLOCK) * type->size,
+                         left < BLOCK ? (int)left : BLOCK, type);
 }
 
 static void measure_elements(const char *source, Py_ssize_t n, const Type *type, Statistics *out)
 {
     FloatMode mode = keep_denormals();
-    for (Py_ssize_t done = 0; done < n; done += BLOCK) {
-        int part = n - done < BLOCK ? (int)(n - done) : BLOCK;
-        add_block(out, source + (size_t)done * type->size, part, type);
+    for (Py_ssize_t number = 0; number < count_blocks(n); number++) {
+        Block block = look_at(source, n, type, number);
+        add_block(out, &block);
     }
     restore_mode(mode);
 }
@@ -496,7 +517,12 @@ struct Measuring {
     Py_ssize_t n;
     const Type *type;
     Statistics got;
+    /* What several threads have found, to be added up in order; NULL where one does it all. */
+    Block *blocks;
 };
+
+/* So many blocks are one part. */
+#define TOGETHER 64
 
 static int parse_measuring(PyObject *const *args, Measuring *measuring)
 {
@@ -515,15 +541,38 @@ Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type)
         PyMem_Free(measuring);
         measuring = NULL;
     }
+    if (measuring != NULL && count_parts(measuring) > 1) {
+        size_t size = (size_t)count_blocks(measuring->n) * sizeof *measuring->blocks;
+        if ((measuring->blocks = PyMem_Malloc(size)) == NULL) {
+            PyErr_NoMemory();
+            PyMem_Free(measuring);
+            measuring = NULL;
+        }
+    }
     return measuring;
 }
 
-void run_measuring(Measuring *measuring)
+Py_ssize_t count_parts(const Measuring *measuring)
 {
-    measure_elements(measuring->source, measuring->n, measuring->type, &measuring->got);
+    Py_ssize_t parts = (count_blocks(measuring->n) + TOGETHER - 1) / TOGETHER;
+    return parts ? parts : 1;
 }
 
-PyObject *tell_measuring(const Measuring *measuring)
+void run_part(Measuring *measuring, Py_ssize_t part)
+{
+    if (measuring->blocks == NULL) {
+        measure_elements(measuring->source, measuring->n, measuring->type, &measuring->got);
+        return;
+    }
+    Py_ssize_t end = (part + 1) * TOGETHER, count = count_blocks(measuring->n);
+    FloatMode mode = keep_denormals();
+    for (Py_ssize_t number = part * TOGETHER; number < (end < count ? end : count); number++)
+        measuring->blocks[number] =
+            look_at(measuring->source, measuring->n, measuring->type, number);
+    restore_mode(mode);
+}
+
+static PyObject *tell_measuring(const Measuring *measuring)
 {
     const Statistics *got = &measuring->got;
     const Type *type = measuring->type;
@@ -539,6 +588,24 @@ PyObject *tell_measuring(const Measuring *measuring)
                          squares[SMALL], squares[PLAIN], squares[BIG]);
 }
 
+PyObject *tell_parts(Measuring *measuring)
+{
+    if (measuring->blocks != NULL) {
+        FloatMode mode = keep_denormals();
+        for (Py_ssize_t number = 0; number < count_blocks(measuring->n); number++)
+            add_block(&measuring->got, &measuring->blocks[number]);
+        restore_mode(mode);
+    }
+    return tell_measuring(measuring);
+}
+
+void end_measuring(Measuring *measuring)
+{
+    if (measuring != NULL)
+        PyMem_Free(measuring->blocks);
+    PyMem_Free(measuring);
+}
+
 PyDoc_STRVAR(measure_doc,
              "measure(address, n, type, /)\n--\n\n"
              "Return nans, +infinities, -infinities, zeros, max, min, sums, squares.\n\n"
@@ -552,7 +619,7 @@ static PyObject *measure(PyObject *self, PyObject *const *args, Py_ssize_t arg_c
     if (!check_argument_count(arg_count, 3) || !parse_measuring(args, &measuring))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    run_measuring(&measuring);
+    measure_elements(measuring.source, measuring.n, measuring.type, &measuring.got);
     Py_END_ALLOW_THREADS
     return tell_measuring(&measuring);
 }

@@ -131,9 +131,12 @@ static inline double double_of_int64(int64_t x)
 /* --- one array to be measured: begun and told with the interpreter, run without it --------------*/
 
 typedef struct Measuring Measuring;
-Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type); /* PyMem_Free ends it */
-void run_measuring(Measuring *measuring);
-PyObject *tell_measuring(const Measuring *measuring);
+Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type);
+/* Any thread may look at any part; all of them are told in the same order. */
+Py_ssize_t count_parts(const Measuring *measuring);
+void run_part(Measuring *measuring, Py_ssize_t part);
+PyObject *tell_parts(Measuring *measuring);
+void end_measuring(Measuring *measuring);
 
 /* --- Python: what the other files add to the module --------------------------------------------*/
 

@@ -1,12 +1,13 @@
-/* Measure arrays, write files and name them at the same time, with the threads torch computes with.
+/* Measure arrays, write files and give others second names at the same time, with the threads torch
+ * computes with.
  *
- *     caller:        names -> what Python has to do beside it -> files -> copies -> arrays
+ *     caller:        second names -> what Python has to do beside it -> files -> copies -> arrays
  *     other threads: files -> copies -> arrays
  *
  * Why torch's threads: between two operations they wait without leaving their cores, so a thread of
  * our own would share a core with one that does nothing. They are reached through the function that
  * compilers call for `#pragma omp parallel`. One file is not written by two threads: the system lets
- * only one of them in.
+ * only one of them in. A file has a hidden name until it is whole, as new_file.py has it.
  */
 
 #include "_kernel.h"
@@ -14,7 +15,9 @@
 #if defined(HAS_TEAMWORK)
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -28,9 +31,16 @@
 typedef void (*Region)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
 
 typedef struct {
-    int descriptor, error;
+    PyObject *path; /* bytes without a zero inside */
+    int error;
     struct iovec pieces[3]; /* what stands before the content, the content, what stands after it */
 } Writing;
+
+/* Other processes may have made files of these names, on other machines too. */
+#define MOST_ATTEMPTS 1000
+/* What such a name takes, beside its folder. */
+#define HIDDEN_ROOM 64
+static unsigned long hidden_count;
 
 /* Memory is copied in pieces that several threads share. */
 #define COPIED_AT_ONCE ((size_t)1 << 18)
@@ -41,9 +51,9 @@ typedef struct {
     size_t size;
 } Copy;
 
-/* A file gets its name, or another one. */
+/* A file that is whole gets another name. */
 typedef struct {
-    int is_second, error;
+    int error;
     PyObject *old, *path; /* bytes without a zero inside */
 } Naming;
 
@@ -53,7 +63,9 @@ typedef struct {
     Measuring **measurings;
     Copy *copies;
     Py_ssize_t writing_count, naming_count, measuring_count, copy_count;
-    Py_ssize_t next_file, next_array, next_copy;
+    /* Of an array several threads may measure parts. */
+    Py_ssize_t part_count;
+    Py_ssize_t next_file, next_part, next_copy;
     size_t bytes;
     /* What the caller does in Python, and what it needs for that. */
     PyObject *meanwhile;
@@ -61,25 +73,23 @@ typedef struct {
     PyThreadState *state;
 } Work;
 
-static void run_writing(Writing *writing)
+/* Write all pieces; returns the number of the error, 0 without any. */
+static int write_pieces(int descriptor, struct iovec *piece, struct iovec *end)
 {
-    struct iovec *piece = writing->pieces, *end = piece + 3;
     for (;;) {
         while (piece < end && piece->iov_len == 0)
             piece++;
         if (piece == end)
-            return;
+            return 0;
         int count = 0;
         while (piece + count < end && piece[count].iov_len <= MOST_AT_ONCE)
             count++;
-        ssize_t written = count ? writev(writing->descriptor, piece, count)
-                                : write(writing->descriptor, piece->iov_base, MOST_AT_ONCE);
+        ssize_t written = count ? writev(descriptor, piece, count)
+                                : write(descriptor, piece->iov_base, MOST_AT_ONCE);
         if (written < 0 && errno == EINTR)
             continue;
-        if (written <= 0) {
-            writing->error = written < 0 ? errno : EIO;
-            return;
-        }
+        if (written <= 0)
+            return written < 0 ? errno : EIO;
         for (size_t left = (size_t)written; left > 0;) {
             size_t part = left < piece->iov_len ? left : piece->iov_len;
             piece->iov_base = (char *)piece->iov_base + part;
@@ -91,13 +101,53 @@ static void run_writing(Writing *writing)
     }
 }
 
-/* In this order: a file has to have its first name before it gets a second. */
+/* Make a hidden file beside `path`, whose name is put into `hidden`; returns its descriptor, or -1. */
+static int open_hidden(const char *path, char *hidden)
+{
+    const char *slash = strrchr(path, '/');
+    size_t folder = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    memcpy(hidden, path, folder);
+    for (int attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
+        unsigned long number = __atomic_fetch_add(&hidden_count, 1, __ATOMIC_RELAXED);
+        snprintf(hidden + folder, HIDDEN_ROOM, ".tmp-%ld-t%lu", (long)getpid(), number);
+        int descriptor = open(hidden, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (descriptor >= 0 || (errno != EEXIST && errno != EINTR))
+            return descriptor;
+    }
+    return -1;
+}
+
+static int write_hidden(const Writing *writing, const char *path, char *hidden)
+{
+    struct iovec pieces[3];
+    memcpy(pieces, writing->pieces, sizeof pieces);
+    int descriptor = open_hidden(path, hidden);
+    if (descriptor < 0)
+        return errno;
+    int error = write_pieces(descriptor, pieces, pieces + 3);
+    /* Whatever close says, the descriptor is gone. */
+    if (close(descriptor) && errno != EINTR && !error)
+        error = errno;
+    if (!error && rename(hidden, path))
+        error = errno;
+    if (error)
+        unlink(hidden);
+    return error;
+}
+
+static void run_writing(Writing *writing)
+{
+    const char *path = PyBytes_AsString(writing->path);
+    char *hidden = malloc(strlen(path) + HIDDEN_ROOM);
+    writing->error = hidden == NULL ? ENOMEM : write_hidden(writing, path, hidden);
+    free(hidden);
+}
+
 static void run_namings(Naming *namings, Py_ssize_t count)
 {
     for (Naming *naming = namings; naming < namings + count; naming++) {
         const char *old = PyBytes_AsString(naming->old), *path = PyBytes_AsString(naming->path);
-        int failed = naming->is_second ? link(old, path) : rename(old, path);
-        naming->error = failed ? errno : 0;
+        naming->error = link(old, path) ? errno : 0;
     }
 }
 
@@ -129,12 +179,16 @@ static int take_copy(Work *work)
     return next < work->copy_count;
 }
 
-static int take_array(Work *work)
+static int take_part(Work *work)
 {
-    Py_ssize_t next = __atomic_fetch_add(&work->next_array, 1, __ATOMIC_RELAXED);
-    if (next < work->measuring_count)
-        run_measuring(work->measurings[next]);
-    return next < work->measuring_count;
+    Py_ssize_t next = __atomic_fetch_add(&work->next_part, 1, __ATOMIC_RELAXED), part = next;
+    if (next >= work->part_count)
+        return 0;
+    Measuring **measuring = work->measurings;
+    while (part >= count_parts(*measuring))
+        part -= count_parts(*measuring++);
+    run_part(*measuring, part);
+    return 1;
 }
 
 /* Should it fail, that is seen once all are done. */
@@ -158,7 +212,7 @@ static void take_jobs(void *data)
         run_namings(work->namings, work->naming_count);
         call_meanwhile(work);
     }
-    while (take_file(work) || take_copy(work) || take_array(work))
+    while (take_file(work) || take_copy(work) || take_part(work))
         ;
 }
 
@@ -167,7 +221,8 @@ static int parse_writing(PyObject *fields, Work *work, Writing *writing)
     PyObject *header, *address, *trailer;
     Py_ssize_t size, length;
     char *text;
-    if (!PyArg_ParseTuple(fields, "iSOnS", &writing->descriptor, &header, &address, &size, &trailer))
+    if (!PyArg_ParseTuple(fields, "O&SOnS", PyUnicode_FSConverter, &writing->path, &header, &address,
+                          &size, &trailer))
         return 0;
     void *content = PyLong_AsVoidPtr(address);
     if (PyErr_Occurred())
@@ -237,8 +292,8 @@ static int parse_copies(PyObject *copies, Work *work)
 
 static int parse_naming(PyObject *fields, Naming *naming)
 {
-    return PyArg_ParseTuple(fields, "pO&O&", &naming->is_second, PyUnicode_FSConverter, &naming->old,
-                            PyUnicode_FSConverter, &naming->path);
+    return PyArg_ParseTuple(fields, "O&O&", PyUnicode_FSConverter, &naming->old, PyUnicode_FSConverter,
+                            &naming->path);
 }
 
 static int parse_work(PyObject *measurings, PyObject *writings, PyObject *copies, PyObject *namings,
@@ -261,22 +316,25 @@ static int parse_work(PyObject *measurings, PyObject *writings, PyObject *copies
         if (fields == NULL || !PyArg_ParseTuple(fields, "OOO", &address, &n, &type) ||
             !(work->measurings[i] = begin_measuring(address, n, type)))
             return 0;
+        Py_ssize_t parts = count_parts(work->measurings[i]);
+        work->part_count += parts;
+        work->bytes += parts > 1 ? WORTH_A_TEAM : 0;
     }
     return 1;
 }
 
-static PyObject *tell_measurings(const Work *work)
+static PyObject *tell_measurings(Work *work)
 {
     PyObject *found = PyList_New(work->measuring_count);
     for (Py_ssize_t i = 0; found != NULL && i < work->measuring_count; i++) {
-        PyObject *one = tell_measuring(work->measurings[i]);
+        PyObject *one = tell_parts(work->measurings[i]);
         if (one == NULL || PyList_SetItem(found, i, one) < 0)
             Py_CLEAR(found);
     }
     return found;
 }
 
-static PyObject *tell_work(const Work *work)
+static PyObject *tell_work(Work *work)
 {
     PyObject *found = tell_measurings(work);
     PyObject *written =
@@ -291,11 +349,10 @@ static PyObject *tell_work(const Work *work)
 const char measure_and_write_doc[] =
     "measure_and_write(region, measurings, writings, copies, namings, meanwhile, /)\n--\n\n"
     "Do at the same time: measure arrays, a list of what `measure` takes; write files, a list of\n"
-    "(descriptor, header, address of the content, its size, trailer); copy memory, a list of (target,\n"
-    "source, size); and give other files names, a\n"
-    "list of (whether it is a second name, old path, new path), one after the other. The caller\n"
-    "does the last first, and calls `meanwhile` with a list of error numbers, 0 where it was done.\n"
-    "Returns what `measure` would, and the error numbers of writing.\n\n"
+    "(path, header, address of the content, its size, trailer); copy memory, a list of (target,\n"
+    "source, size); and give files that are whole second names, a list of (path, second path). The\n"
+    "caller does the last first, and calls `meanwhile` with a list of error numbers, 0 where it was\n"
+    "done. Returns what `measure` would, and the error numbers of writing.\n\n"
     "`region` is the address of GOMP_parallel, or 0 where one thread shall do it all.";
 
 PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t arg_count)
@@ -330,7 +387,9 @@ PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t ar
         told = PyErr_Occurred() ? NULL : tell_work(&work);
     }
     for (Py_ssize_t i = 0; work.measurings != NULL && i < work.measuring_count; i++)
-        PyMem_Free(work.measurings[i]);
+        end_measuring(work.measurings[i]);
+    for (Py_ssize_t i = 0; work.writings != NULL && i < work.writing_count; i++)
+        Py_XDECREF(work.writings[i].path);
     for (Py_ssize_t i = 0; work.namings != NULL && i < work.naming_count; i++) {
         Py_XDECREF(work.namings[i].old);
         Py_XDECREF(work.namings[i].path);

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from errno import ENOENT
 
-from tensorprobe.new_file import HiddenFile, remove_hidden
+from tensorprobe.new_file import HiddenFile
 from tensorprobe.store.tensor_bytes import Piece, write_at, write_whole_file
 
 __all__ = ["Lose", "PendingFile"]
@@ -35,6 +34,7 @@ class PendingFile:
     Attributes:
         is_done: whether nothing more will happen to it.
         data_name: the file's name; None until it is there, and for good if it is lost.
+        path: where the file will be.
         suffix: the ending of that name.
     """
 
@@ -48,10 +48,10 @@ class PendingFile:
         "_lose",
         "_name",
         "_parts_left",
-        "_path",
         "_promised_name",
         "data_name",
         "is_done",
+        "path",
         "suffix",
     )
 
@@ -68,7 +68,7 @@ class PendingFile:
         self._folder = folder
         self._promised_name = data_name
         self.suffix = suffix
-        self._path = f"{folder}/{data_name}"
+        self.path = f"{folder}/{data_name}"
         self._frame = frame
         self._lose = lose
         self._lock = threading.Lock()
@@ -90,11 +90,11 @@ class PendingFile:
         pieces = [header, content, trailer]
         try:
             try:
-                write_whole_file(self._path, pieces)
+                write_whole_file(self.path, pieces)
             except FileNotFoundError:
                 # The first of its folder.
                 os.makedirs(self._folder, exist_ok=True)
-                write_whole_file(self._path, pieces)
+                write_whole_file(self.path, pieces)
         except OSError as err:
             self._end(err)
         else:
@@ -105,65 +105,9 @@ class PendingFile:
         """What stands before and after the tensor's bytes."""
         return self._frame
 
-    def open_hidden(self) -> HiddenFile:
-        """Return a file of the same folder that is open, to be written and given to `take`.
-
-        Raises:
-            OSError: it cannot be made.
-        """
-        hidden = HiddenFile(self._folder)
-        try:
-            hidden.open()
-        except FileNotFoundError:
-            # The first of its folder.
-            os.makedirs(self._folder, exist_ok=True)
-            hidden.open()
-        return hidden
-
-    def remove_hidden(self) -> None:
-        """Remove files of its folder that this process has opened, and not named."""
-        remove_hidden(self._folder)
-
-    def take(self, hidden: HiddenFile, error: int) -> bool:
-        """Take a file that somebody has written; returns whether it is whole and wants its name.
-
-        Args:
-            hidden: the file, of which the caller knows nothing more.
-            error: the number of the system's error, 0 without any.
-        """
-        self._hidden = hidden
-        try:
-            if error:
-                raise OSError(error, os.strerror(error))
-            hidden.close()
-        except OSError as err:
-            self.fail(err)
-            return False
-        return True
-
-    def naming(self, source: PendingFile | None) -> tuple[bool, str, str]:
-        """Return how it gets its name: whether it is a second one, from what, to what.
-
-        Args:
-            source: whose second name it is; None for one that was taken.
-        """
-        if source is not None:
-            return True, source._path, self._path
-        hidden = self._hidden
-        # It may have its name already, from somebody who could not wait.
-        return False, self._path if hidden is None else hidden.hidden, self._path
-
-    def end_naming(self, source: PendingFile | None, error: int) -> None:
-        """Say that somebody did what `naming` told; `error` as for `take`."""
-        # It may have its name already, from somebody who could not wait.
-        if not error or (source is None and error == ENOENT and os.path.exists(self._path)):
-            self._hidden = None
-            self._end(None)
-        elif source is not None:
-            # No hard links here, or it is the first that is missing.
-            self.follow(source)
-        else:
-            self.fail(OSError(error, os.strerror(error)))
+    def end(self) -> None:
+        """Say that somebody has written it to its path, or made that another one's second name."""
+        self._end(None)
 
     def expect_parts(self, count: int) -> None:
         """Say how many parts will come; the last of them, in time, completes the file."""
@@ -211,11 +155,11 @@ class PendingFile:
         """Become a second name of a file that is on the disk."""
         try:
             try:
-                os.link(source, self._path)
+                os.link(source, self.path)
             except OSError:
                 # No hard links here, or too many to one file: then a copy.
                 with open(source, "rb") as file:
-                    write_whole_file(self._path, [file.read()])
+                    write_whole_file(self.path, [file.read()])
         except OSError as err:
             self._end(err)
         else:
@@ -229,14 +173,21 @@ class PendingFile:
     def _open(self) -> HiddenFile:
         with self._lock:
             if self._hidden is None:
-                self._hidden = self.open_hidden()
+                hidden = HiddenFile(self._folder)
+                try:
+                    hidden.open()
+                except FileNotFoundError:
+                    # The first of its folder.
+                    os.makedirs(self._folder, exist_ok=True)
+                    hidden.open()
+                self._hidden = hidden
             return self._hidden
 
     def _complete(self) -> None:
         hidden, self._hidden = self._hidden, None
         try:
             if hidden is not None and self._error is None:
-                hidden.publish(self._path)
+                hidden.publish(self.path)
             elif hidden is not None:
                 hidden.discard()
         except OSError as err:
@@ -247,7 +198,7 @@ class PendingFile:
         if source._error is not None:
             self._end(source._error)
         else:
-            self.link_to(source._path)
+            self.link_to(source.path)
 
     def _end(self, err: Exception | None) -> None:
         if err is not None:
