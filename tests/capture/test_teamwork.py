@@ -317,6 +317,38 @@ def test_a_child_that_imports_us_after_the_fork_waits_for_no_thread(tmp_path: Pa
     assert list(tmp_path.rglob("Tensor.__add__.0.forward.output.0.pt"))
 
 
+FORKED_IN_A_STEP = """
+import os, sys, torch
+from tensorprobe.capture import PrecisionDebugger
+torch.ones(1 << 22).add(1)
+class Expand(torch.autograd.Function):
+    @staticmethod
+    def forward(context, weight):
+        return weight[0].clone()
+    @staticmethod
+    def backward(context, gradient):
+        # Large, and made without torch's threads.
+        return torch.empty(100_000, 8)
+model = torch.nn.Linear(8, 100_000, bias=False)
+model.forward = lambda: Expand.apply(model.weight)
+with PrecisionDebugger(task="tensor", dump_path=sys.argv[1], level="L0") as debugger:
+    debugger.start(model)
+    loss = model().sum()
+    child = os.fork()
+    if child == 0:
+        loss.backward()
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_child_forked_in_a_step_waits_for_no_thread(tmp_path: Path) -> None:
+    # Its tensors are measured, though nothing of it is written.
+    script = [sys.executable, "-c", FORKED_IN_A_STEP, str(tmp_path)]
+    subprocess.run(script, check=True, timeout=60)
+    assert list(tmp_path.rglob("*.pt"))
+
+
 class Idle(nn.Module):
     """Calls a part that does nothing so often that records are written before their time."""
 

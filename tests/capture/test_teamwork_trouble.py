@@ -211,6 +211,19 @@ def test_a_record_that_cannot_be_made_costs_no_other_its_files(tmp_path: Path) -
     assert not list(tmp_path.rglob(".tmp*"))
 
 
+def test_ctrl_c_is_heard_while_a_record_that_cannot_be_made_is(tmp_path: Path) -> None:
+    model = Unrecordable()
+    debugger = PrecisionDebugger(task="tensor", dump_path=tmp_path, level="L0")
+    debugger.start(model)
+    # The second time, the data of its result are written, and the record has failed.
+    with (
+        pytest.raises(KeyboardInterrupt),
+        signal_at_call(Teamwork._do_meanwhile, 2, signal.SIGINT),
+    ):
+        model(torch.ones(10))
+    debugger.close()
+
+
 CROWDED = """
 import os, resource, sys, time, torch
 from tensorprobe.capture import PrecisionDebugger

@@ -34,7 +34,7 @@ TEXTS(DECLARE)
     X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
     X(is_transforming) X(monotonic) X(without_functions) X(backward_of)          \
-    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(add_kept)
+    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(add_kept) X(finish)
 /* What it uses of the watcher of modules, where there is one. */
 #define MODULE_PARTS(X)                                                                              \
     X(kinds) X(kind_of) X(paths) X(running_class) X(modules_lock) X(hooked) X(parameter_hooks)       \
@@ -97,6 +97,7 @@ int lock(PyObject *lock);
 /* Release a lock, whatever has been raised meanwhile; -1 if something has. */
 int unlock(PyObject *lock);
 int lock_records(Gate *self);
+/* The same for records; what their data need is done before. */
 int unlock_records(Gate *self);
 /* Keep torch's functions away from modes until end_own, which takes over what this returns and returns
  * -1 if something has been raised meanwhile. */

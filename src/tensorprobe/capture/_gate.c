@@ -107,9 +107,28 @@ int lock_records(Gate *self)
     return lock(self->lock);
 }
 
+/* Measure and write what is kept of values. What was raised before stays raised, but not in place of an
+ * interrupt: that waits until files are written. */
+static void finish_values(Gate *self)
+{
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *done = PyObject_CallObject(self->finish, NULL);
+    Py_XDECREF(done);
+    if (kind && (done || PyErr_ExceptionMatches(PyExc_Exception)))
+        PyErr_Restore(kind, value, trace);
+    else {
+        Py_XDECREF(kind);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    }
+}
+
 int unlock_records(Gate *self)
 {
     self->is_alone = 0;
+    if (self->finish != Py_None)
+        finish_values(self);
     return unlock(self->lock);
 }
 

@@ -295,7 +295,8 @@ class Recorder:
             "counters": self._counters,
             "pending_class": _Pending,
             "add_pending": self._pending.append,
-            "lock": self._team if keeps_data and self._team is not None else self._lock,
+            "lock": self._lock,
+            "finish": self._team.finish if keeps_data and self._team is not None else None,
             # Where data are kept, tensors are for Python: each has a file.
             "keep": self._draft_kept_tensor if keeps_data else None,
             "add_kept": self._add_kept if keeps_data else None,

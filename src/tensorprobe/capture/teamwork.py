@@ -64,7 +64,6 @@ class Teamwork:
         borrow: gives memory for copies.
 
     Attributes:
-        acquire: begins a block, and `release` ends it.
         is_running: whether files are being written.
     """
 
@@ -78,7 +77,6 @@ class Teamwork:
     ) -> None:
         self._measure_and_write = kernel.measure_and_write
         self._lock: Any = lock
-        self.acquire: Callable[[], object] = self._lock.acquire
         self._statistics = statistics
         self._forget = forget
         self.is_running = False
@@ -94,6 +92,7 @@ class Teamwork:
         self._links: list[_Link] = []
         self._owed: list[Callable[[], None]] = []
         self._has_team: bool | None = None
+        self._process = this_process()
 
     @staticmethod
     def make(
@@ -109,7 +108,7 @@ class Teamwork:
         return Teamwork(kernel, lock, statistics, forget, borrow)
 
     def __enter__(self) -> None:
-        self.acquire()
+        self._lock.acquire()
 
     def __exit__(
         self,
@@ -117,10 +116,6 @@ class Teamwork:
         err: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Do what has come together, and leave the block."""
         try:
             # Also inside another block: a call that is made there may change what it was given.
             self.finish()
@@ -292,7 +287,8 @@ class Teamwork:
         """Return what makes torch's threads run a function; 0 where this thread shall do it."""
         if self._has_team is None:
             self._has_team = has_team()
-        return _region() if self._has_team else 0
+        # A forked child has none of the threads that there were.
+        return _region() if self._has_team and in_process(self._process) else 0
 
     def _measure_alone(self, awaited: list[_Awaited]) -> None:
         for measured, tensor, _ in awaited:
