@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,11 @@ from kept_runs import calls_of, every_core, records_of
 from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.capture.file_jobs import Borrow
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.teamwork import Teamwork
 from tensorprobe.store.pending_file import PendingFile
-from tensorprobe.summary.statistics import host_kernel
+from tensorprobe.summary.statistics import StatisticsQueue, host_kernel
 
 __all__ = ["every_core"]
 
@@ -222,6 +224,61 @@ def test_ctrl_c_is_heard_while_a_record_that_cannot_be_made_is(tmp_path: Path) -
     ):
         model(torch.ones(10))
     debugger.close()
+
+
+class Files:
+    """A team of its own, with files that it can write."""
+
+    def __init__(self, folder: Path, borrow: Borrow) -> None:
+        self.folder = folder
+        self.failures: list[str] = []
+        self.tensor = torch.randn(200_000)
+        kernel = host_kernel()
+        lock, queue = threading.RLock(), StatisticsQueue()
+        self.team = Teamwork(kernel, lock, queue, lambda: None, borrow, self.fail)
+
+    def fail(self, what: str, err: Exception | None) -> None:
+        self.failures.append(f"{what}: {err}")
+
+    def promise(self, name: str) -> PendingFile:
+        return PendingFile(name, str(self.folder), name, "", (b"", b""), self.fail)
+
+    def write(self, name: str) -> PendingFile:
+        file = self.promise(name)
+        with self.team:
+            self.team.write(file, self.tensor.data_ptr(), self.tensor.nbytes, self.tensor)
+        return file
+
+
+def test_a_chore_that_fails_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
+    files = Files(tmp_path, borrow=lambda size: None)
+
+    def fail() -> None:
+        raise ValueError("no room")
+
+    files.team.owe(fail)
+    assert files.write("a").is_done
+    text = "what was to be done while files are written: no room"
+    assert files.failures == [text] and (tmp_path / "a").stat().st_size == 800_000
+
+
+def test_no_memory_for_a_copy_costs_no_file(tmp_path: Path) -> None:
+    def borrow(size: int) -> None:
+        raise MemoryError
+
+    files = Files(tmp_path, borrow)
+    files.team._has_team = True
+    if not files.team._region():
+        pytest.skip("one thread writes one file after the other")
+    with pytest.raises(MemoryError):
+        files.write("a")
+    file, second = files.promise("b"), files.promise("c")
+    with pytest.raises(MemoryError), files.team:
+        files.team.write(file, files.tensor.data_ptr(), files.tensor.nbytes, files.tensor)
+        assert files.team.link(second, file)
+    files.team.settle()
+    assert second.data_name == "c" and (tmp_path / "c").samefile(tmp_path / "b")
+    assert not files.failures and (tmp_path / "a").stat().st_size == 800_000
 
 
 CROWDED = """

@@ -335,7 +335,10 @@ PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *pa
     for (Py_ssize_t i = 0; drafts && i < count; i++) {
         PyObject *value = is_list ? PyList_GetItem(values, i) : PyTuple_GetItem(values, i);
         Place place = {.name = name, .part = part, .index = i};
+        /* Another thread may take it out of the list meanwhile. */
+        Py_XINCREF(value);
         PyObject *draft = value ? draft_value(self, value, &place) : NULL;
+        Py_XDECREF(value);
         if (!draft || PyTuple_SetItem(drafts, i, draft))
             Py_CLEAR(drafts);
     }
@@ -348,10 +351,14 @@ PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *
     Py_ssize_t at = 0;
     while (drafts && values && PyDict_Next(values, &at, &key, &value)) {
         Place place = {.name = name, .part = part, .key = key};
+        Py_INCREF(key);
+        Py_INCREF(value);
         PyObject *draft = draft_value(self, value, &place);
         if (!draft || PyDict_SetItem(drafts, key, draft))
             Py_CLEAR(drafts);
         Py_XDECREF(draft);
+        Py_DECREF(value);
+        Py_DECREF(key);
     }
     return drafts;
 }

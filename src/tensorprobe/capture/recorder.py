@@ -131,7 +131,9 @@ class Recorder:
         self._lock = threading.RLock()
         # Writes and measures the host's tensors, where their data are kept.
         self._team = (
-            Teamwork.make(self._lock, self._statistics, self.forget_tensors, transport.borrow)
+            Teamwork.make(
+                self._lock, self._statistics, self.forget_tensors, transport.borrow, self.fail
+            )
             if info.task == "tensor"
             else None
         )

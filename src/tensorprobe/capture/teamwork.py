@@ -62,6 +62,7 @@ class Teamwork:
         statistics: measures what the kernel does not.
         forget: told when the numbers that were promised will not come.
         borrow: gives memory for copies.
+        fail: told in words what could not be done of what is owed, and the error.
 
     Attributes:
         is_running: whether files are being written.
@@ -74,11 +75,13 @@ class Teamwork:
         statistics: StatisticsQueue,
         forget: Callable[[], None],
         borrow: Borrow,
+        fail: Callable[[str, Exception], None],
     ) -> None:
         self._measure_and_write = kernel.measure_and_write
         self._lock: Any = lock
         self._statistics = statistics
         self._forget = forget
+        self._fail = fail
         self.is_running = False
         self._jobs: list[FileJob] = []
         self._waiting = WaitingFiles(borrow)
@@ -100,12 +103,13 @@ class Teamwork:
         statistics: StatisticsQueue,
         forget: Callable[[], None],
         borrow: Borrow,
+        fail: Callable[[str, Exception], None],
     ) -> Teamwork | None:
         """Return one, None where there is nothing to do it with."""
         kernel = host_kernel()
         if not hasattr(kernel, "measure_and_write"):
             return None
-        return Teamwork(kernel, lock, statistics, forget, borrow)
+        return Teamwork(kernel, lock, statistics, forget, borrow, fail)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -193,18 +197,30 @@ class Teamwork:
                     job.file.write(view_place(job.address, job.size))
             self._measure_alone(self._awaited_now)
             self.empty()
+            if not self.is_running:
+                # Cut off by an interrupt at an odd moment: who knows what is in their memory now.
+                for job in list(self._on_their_way.values()):
+                    if not job.file.is_done:
+                        job.file.fail(InterruptedError("it was interrupted"))
+                    self._end_job(job, is_written=False)
             while self._links or self._owed:
                 self._work([])
 
     @uninterrupted()
     def _take_jobs(self) -> None:
         jobs, self._jobs = self._jobs[:_MOST_FILES], self._jobs[_MOST_FILES:]
-        if self.is_running:
-            self._work(jobs)
-        elif self._region():
-            self._work(*self._waiting.choose(jobs))
-        else:
-            self._work(self._waiting.jobs + jobs)
+        try:
+            if self.is_running:
+                self._work(jobs)
+            elif self._region():
+                self._work(*self._waiting.choose(jobs))
+            else:
+                self._work(self._waiting.jobs + jobs)
+        except BaseException:
+            for job in jobs:
+                if not job.file.is_done and job not in self._waiting.jobs:
+                    self._end_job(job, is_written=False)
+            raise
 
     @uninterrupted()
     def _work(self, jobs: list[FileJob], copied: Sequence[FileJob] = ()) -> None:
@@ -213,7 +229,6 @@ class Teamwork:
         asked, self._asked = self._asked, []
         links, self._links = self._links, []
         awaited = [waits for _, waits in asked]
-        failures: list[Exception] = []
         self._jobs_now = [*outer[0], *jobs, *copied]
         self._awaited_now = [*outer[1], *awaited]
         self.is_running = True
@@ -225,7 +240,7 @@ class Teamwork:
                 [job.content() for job in jobs],
                 [(job.target[0], job.address, job.size) for job in copied if job.target],
                 [(source.path, file.path) for file, source in links],
-                partial(self._do_meanwhile, links, failures),
+                partial(self._do_meanwhile, links),
             )
             for ((_, count, name), (measured, tensor, _)), numbers in zip(
                 asked, found, strict=True
@@ -247,8 +262,6 @@ class Teamwork:
         finally:
             self._jobs_now, self._awaited_now, self.is_running = outer
             self._waiting.prune()
-        if failures:
-            raise failures[0]
 
     def _end_job(self, job: FileJob, *, is_written: bool) -> None:
         file = job.file
@@ -266,9 +279,7 @@ class Teamwork:
                 self._links.append((link, file))
         job.free()
 
-    def _do_meanwhile(
-        self, links: list[_Link], failures: list[Exception], errors: list[int]
-    ) -> None:
+    def _do_meanwhile(self, links: list[_Link], errors: list[int]) -> None:
         """Do what can be done while files are written, whose writing no failure here ends."""
         for (file, source), error in zip(links, errors, strict=True):
             if error:
@@ -280,8 +291,8 @@ class Teamwork:
         for work in owed:
             try:
                 work()
-            except Exception as err:  # noqa: BLE001 - raised when the files are written
-                failures.append(err)
+            except Exception as err:  # noqa: BLE001 - counted and told by the recorder
+                self._fail("what was to be done while files are written", err)
 
     def _region(self) -> int:
         """Return what makes torch's threads run a function; 0 where this thread shall do it."""
