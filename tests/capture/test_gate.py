@@ -115,3 +115,14 @@ def test_a_model_is_recorded_as_by_python(name: str, task: str, tmp_path: Path) 
         assert call == wanted
     files = files_of(tmp_path / "compiled")
     assert files == files_of(tmp_path / "plain") and bool(files[0]) == (task == "tensor")
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_usual_calls_are_for_compiled_code_unless_some_are_left_out(
+    task: str, is_compiled: bool, tmp_path: Path
+) -> None:
+    with begin(tmp_path / "dump", task, "mix", is_compiled=is_compiled) as debugger:
+        # Otherwise the tests above would compare Python with itself.
+        assert debugger._session is not None
+        assert (debugger._session.recorder.gate is not None) == is_compiled

@@ -241,27 +241,27 @@ class Recorder:
         self._add(record)
 
     def _add(self, record: _Pending) -> None:
-        with self._lock:
-            statistics, checksums = self._statistics, self._checksums
-            record.files = self._data.promised
-            self._pending.append(record)
-            self._unlooked += 1
-            waited = time.monotonic() - self._looked
-            if self._unlooked < _TOGETHER and waited < _LONGEST_WAIT:
-                return
-            if (
-                self._unlooked < _TOGETHER_ON_DEVICE
-                and waited < _LONGEST_WAIT_ON_DEVICE
-                and (statistics.is_waiting or checksums.is_waiting)
-            ):
-                return
-            team = self._team
-            if team is None or (self._unlooked > _TOGETHER_WITH_TEAM and not team.is_running):
-                self._look()
-            elif not self._owes_look:
-                self._owes_look = True
-                # Not `_look`: files are on their way, which it would not wait for.
-                team.owe(self._write_arrived)
+        """Put a record at the end of the line; the caller holds the lock."""
+        statistics, checksums = self._statistics, self._checksums
+        record.files = self._data.promised
+        self._pending.append(record)
+        self._unlooked += 1
+        waited = time.monotonic() - self._looked
+        if self._unlooked < _TOGETHER and waited < _LONGEST_WAIT:
+            return
+        if (
+            self._unlooked < _TOGETHER_ON_DEVICE
+            and waited < _LONGEST_WAIT_ON_DEVICE
+            and (statistics.is_waiting or checksums.is_waiting)
+        ):
+            return
+        team = self._team
+        if team is None or (self._unlooked > _TOGETHER_WITH_TEAM and not team.is_running):
+            self._look()
+        elif not self._owes_look:
+            self._owes_look = True
+            # Not `_look`: files are on their way, which it would not wait for.
+            team.owe(self._write_arrived)
 
     def _look(self) -> None:
         """Write what can be written of the records that have come, and keep their number down."""
