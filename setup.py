@@ -6,11 +6,12 @@ setup(
     ext_modules=[
         Extension(
             "tensorprobe.metrics._kernel",
-            [
-                f"src/tensorprobe/metrics/{name}.c"
-                for name in ("_kernel", "_pair", "_errors", "_teamwork")
+            [f"src/tensorprobe/metrics/{name}.c" for name in ("_kernel", "_pair", "_errors")],
+            depends=[
+                "src/tensorprobe/_measuring.h",
+                "src/tensorprobe/metrics/_kernel.h",
+                "src/tensorprobe/metrics/_pair_lanes.h",
             ],
-            depends=["src/tensorprobe/metrics/_kernel.h", "src/tensorprobe/metrics/_pair_lanes.h"],
             # The stable ABI: one build serves every Python from 3.10 on.
             py_limited_api=True,
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
@@ -29,17 +30,22 @@ setup(
                     "_gate",
                     "_gradients",
                     "_graph",
+                    "_kept",
                     "_modules",
                     "_parameters",
                     "_records",
                     "_shapes",
+                    "_team",
+                    "_teamwork",
                     "_values",
                     "_walks",
                 )
             ],
             depends=[
                 "src/tensorprobe/capture/_calls.h",
+                "src/tensorprobe/capture/_team.h",
                 "src/tensorprobe/_exchange.h",
+                "src/tensorprobe/_measuring.h",
                 "src/tensorprobe/_sides.h",
             ],
             py_limited_api=True,

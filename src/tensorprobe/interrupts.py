@@ -11,12 +11,15 @@ import _signal as plain_signal  # type: ignore[import-not-found]
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import wraps
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = ["uninterrupted"]
+
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
 
 # Those that end, warn or wake a run; a system may lack some.
 _NUMBERS = [
@@ -28,8 +31,7 @@ _NUMBERS = [
 _is_held = False
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
+class uninterrupted:  # noqa: N801 - read as a word of the language
     """Let the handlers of signals wait until the block ends; who sends one twice is not kept.
 
     >>> steps = []
@@ -42,18 +44,42 @@ def uninterrupted() -> Iterator[None]:
     >>> steps
     ['all of it is done', 'and then it ends']
     """
-    global _is_held
-    if _is_held or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting = _Waiting()
-    _is_held = True
-    try:
-        waiting.begin()
-        yield
-    finally:
-        _is_held = False
-        waiting.end()
+
+    # Not a generator: a step of a captured training enters hundreds of these.
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: _Waiting | None = None
+
+    def __enter__(self) -> None:
+        global _is_held
+        if _is_held or threading.current_thread() is not threading.main_thread():
+            return
+        waiting = self._waiting = _Waiting()
+        try:
+            _is_held = True
+            waiting.begin()
+        except BaseException:
+            _is_held = False
+            waiting.end()
+            raise
+
+    def __exit__(self, *raised: object) -> None:
+        global _is_held
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            _is_held = False
+            waiting.end()
+
+    def __call__(self, function: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]:
+        """Return a function all of whose calls are such blocks."""
+
+        @wraps(function)
+        def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+            with uninterrupted():
+                return function(*args, **kwargs)
+
+        return run
 
 
 class _Waiting:

@@ -3,159 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import errno
-import math
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from kept_runs import calls_of, every_core, records_of
+from team_files import has_compiled_team
 from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger, teamwork
 from tensorprobe.cores import count_cores
-from tensorprobe.summary.statistics import host_kernel
 
 __all__ = ["every_core"]
 
-kernel: Any = host_kernel()
-pytestmark = pytest.mark.skipif(
-    not hasattr(kernel, "measure_and_write"), reason="nothing is compiled here"
-)
-
-
-def no_chore(named: list[int]) -> None:
-    """Nothing to do meanwhile."""
-
-
-@pytest.fixture(params=["torch's threads", "one thread"])
-def region(request: pytest.FixtureRequest) -> int:
-    if request.param == "one thread":
-        return 0
-    if not teamwork._region():
-        pytest.skip("this torch has no OpenMP that is known here")
-    return teamwork._region()
-
-
-def test_numbers_files_and_names(tmp_path: Path, region: int) -> None:
-    tensors = [torch.randn(300, 300) * number for number in range(1, 9)]
-    (tmp_path / "old").write_bytes(b"before")
-    named: list[list[int]] = []
-    copied = torch.empty(1000, 1000, dtype=torch.float64)
-    source = torch.randn(1000, 1000, dtype=torch.float64)
-    found, written = kernel.measure_and_write(
-        region,
-        [(tensor.data_ptr(), tensor.numel(), "float32") for tensor in tensors],
-        [
-            (str(tmp_path / f"file{number}"), b"head", tensor.data_ptr(), tensor.nbytes, b"tail")
-            for number, tensor in enumerate(tensors)
-        ],
-        [(copied.data_ptr(), source.data_ptr(), source.nbytes)],
-        [
-            (str(tmp_path / "old"), str(tmp_path / "second")),
-            (str(tmp_path / "second"), str(tmp_path / "third")),
-            (str(tmp_path / "missing"), str(tmp_path / "fourth")),
-        ],
-        named.append,
-    )
-    assert found == [kernel.measure(t.data_ptr(), t.numel(), "float32") for t in tensors]
-    assert written == [0] * 8
-    for number, tensor in enumerate(tensors):
-        content = b"head" + tensor.numpy().tobytes() + b"tail"
-        assert (tmp_path / f"file{number}").read_bytes() == content
-    assert torch.equal(copied, source)
-    assert named == [[0, 0, errno.ENOENT]]
-    assert (tmp_path / "third").samefile(tmp_path / "old")
-    assert len(list(tmp_path.iterdir())) == 11
-
-
-@pytest.mark.parametrize("count", [1, 1024, 65_536, 65_537, 1_000_003])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32])
-def test_many_threads_find_the_numbers_that_one_finds(
-    region: int, count: int, dtype: torch.dtype
-) -> None:
-    tensor = (torch.randn(count) * 100).to(dtype)
-    if dtype.is_floating_point and count > 3:
-        tensor[::3000] = math.nan
-        tensor[3] = -math.inf
-        tensor[count // 2 :: 7] = 1e-38
-    name = str(dtype).removeprefix("torch.")
-    array = (tensor.data_ptr(), count, name)
-    (found,), _ = kernel.measure_and_write(region, [array], [], [], [], no_chore)
-    assert found == kernel.measure(*array)
-
-
-def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, region: int) -> None:
-    tensor = torch.randn(1 << 18)
-    (tmp_path / "folder").mkdir()
-    names = ("missing/a", "folder", "b")
-    jobs = [(str(tmp_path / name), b"", tensor.data_ptr(), tensor.nbytes, b"") for name in names]
-    _, written = kernel.measure_and_write(region, [], jobs, [], [], no_chore)
-    assert written == [errno.ENOENT, errno.EISDIR, 0]
-    assert (tmp_path / "b").stat().st_size == tensor.nbytes
-    # No hidden one stays.
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "folder"]
-
-
-HIDDEN = """
-import os, sys, torch
-from tensorprobe.summary.statistics import host_kernel
-tensor, write = torch.randn(1000), host_kernel().measure_and_write
-taken = [f".tmp-{os.getpid()}-t{number}" for number in [*range(5), *range(6, 2000)]]
-for name in taken:
-    open(name, "w").close()
-job = ("a", b"", tensor.data_ptr(), tensor.nbytes, b"")
-print([write(0, [], [job], [], [], lambda named: None)[1] for _ in range(2)])
-print(sum(map(os.path.getsize, taken)), os.path.getsize("a"))
-"""
-
-
-def test_hidden_names_of_others_are_passed_over(tmp_path: Path) -> None:
-    # Left by a killed process, or made by one of the same number on another machine.
-    run = subprocess.run(
-        [sys.executable, "-c", HIDDEN], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert run.stdout.splitlines() == [f"[[0], [{errno.EEXIST}]]", "0 4000"]
-
-
-def test_a_chore_that_fails_is_told_when_the_files_are_written(tmp_path: Path, region: int) -> None:
-    tensor = torch.randn(1 << 18)
-
-    def fail(named: list[int]) -> None:
-        raise KeyboardInterrupt
-
-    job = (str(tmp_path / "a"), b"", tensor.data_ptr(), tensor.nbytes, b"")
-    with pytest.raises(KeyboardInterrupt):
-        kernel.measure_and_write(region, [], [job], [], [], fail)
-    assert (tmp_path / "a").stat().st_size == tensor.nbytes
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ([(0, 5, "float32")], [], [], []),
-        ([(1, 5)], [], [], []),
-        ([(ctypes.addressof(ctypes.c_long()), 1, "float3")], [], [], []),
-        ([], [("a", b"", 0, 5, b"")], [], []),
-        ([], [("a", "", 0, 0, b"")], [], []),
-        ([], [("a\0b", b"", 0, 0, b"")], [], []),
-        ([], [], [(0, 0, 5)], []),
-        ([], [], [(0, 0, -5)], []),
-        ([], [], [(1, 1)], []),
-        ([], [], (), []),
-        ([], [], [], [("a\0b", "c")]),
-        ([], [], [], [("a",)]),
-        ((), [], [], []),
-    ],
-)
-def test_wrong_work_is_refused_before_any_is_done(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises((TypeError, ValueError, SystemError)):
-        kernel.measure_and_write(0, *arguments, no_chore)
+pytestmark = pytest.mark.skipif(not has_compiled_team(), reason="nothing is compiled here")
 
 
 class Model(nn.Module):
@@ -213,7 +77,7 @@ def capture_in_a_process(folder: Path, cores: str, *, is_compiled: bool) -> bool
 def test_a_dump_is_the_same_with_the_team_and_without(tmp_path: Path, cores: str) -> None:
     has_team = capture_in_a_process(tmp_path / "compiled", cores, is_compiled=True)
     capture_in_a_process(tmp_path / "python", cores, is_compiled=False)
-    if cores == "all" and count_cores() > 1 and teamwork._region():
+    if cores == "all" and count_cores() > 1 and teamwork.find_region():
         assert has_team
     contents = contents_of(tmp_path / "python")
     assert len(contents) > 60
@@ -398,7 +262,7 @@ def test_the_data_are_those_of_the_moment(tmp_path: Path) -> None:
 
 
 def test_a_file_that_comes_alone_is_written_with_the_next(tmp_path: Path) -> None:
-    if not teamwork._region() or count_cores() == 1:
+    if not teamwork.find_region() or count_cores() == 1:
         pytest.skip("one thread writes one file after the other")
     torch.ones(1 << 22).add(1)
     files = tmp_path / "step0" / "rank" / "dump_tensor_data"
@@ -429,25 +293,6 @@ def test_files_of_any_name_are_named(tmp_path: Path) -> None:
     assert r'"Module.Named.forward.0.output.0.a\udc80.pt"' in text
     assert r'"Module.Named.forward.0.output.0.\u00e9\"\\.pt"' in text
     assert len(list(tmp_path.rglob("*.pt"))) == 3
-
-
-def test_a_file_larger_than_one_write_takes(tmp_path: Path) -> None:
-    size = (1 << 30) + (1 << 20)
-    try:
-        tensor = torch.zeros(size, dtype=torch.uint8)
-    except RuntimeError:
-        pytest.skip("no memory for it")
-    tensor[-5:] = 7
-    if shutil.disk_usage(tmp_path).free < 2 * size:
-        pytest.skip("no room for it")
-    job = (str(tmp_path / "a"), b"head", tensor.data_ptr(), size, b"tail")
-    _, written = kernel.measure_and_write(0, [], [job], [], [], no_chore)
-    with open(tmp_path / "a", "rb") as file:
-        length = file.seek(-9, os.SEEK_END) + 9
-        end = file.read()
-    (tmp_path / "a").unlink()
-    assert (written, length) == ([0], size + 8)
-    assert end == b"\7" * 5 + b"tail"
 
 
 if __name__ == "__main__":

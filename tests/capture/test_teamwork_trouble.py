@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,20 +14,19 @@ from typing import Any
 import pytest
 import torch
 from kept_runs import calls_of, every_core, records_of
+from team_files import TeamFiles, has_compiled_team
 from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger
-from tensorprobe.capture.file_jobs import Borrow
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.teamwork import Teamwork
+from tensorprobe.capture.teamwork import find_region
+from tensorprobe.capture.transport import TensorTransport
+from tensorprobe.interrupts import uninterrupted
 from tensorprobe.store.pending_file import PendingFile
-from tensorprobe.summary.statistics import StatisticsQueue, host_kernel
 
 __all__ = ["every_core"]
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(host_kernel(), "measure_and_write"), reason="nothing is compiled here"
-)
+pytestmark = pytest.mark.skipif(not has_compiled_team(), reason="nothing is compiled here")
 
 
 INTERRUPTED = """
@@ -113,7 +111,7 @@ def test_calls_after_an_interrupted_one_are_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "moment",
-    [Recorder._add, Recorder._draft_kept, Teamwork.finish, Teamwork._end_job, PendingFile.end],
+    [Recorder._add, TensorTransport.borrow, TensorTransport.writes_aside, PendingFile.end],
 )
 @pytest.mark.parametrize("number", [1, 4, 9])
 def test_a_capture_that_a_signal_ends_in_the_middle_of_a_record(
@@ -220,44 +218,20 @@ def test_ctrl_c_is_heard_while_a_record_that_cannot_be_made_is(tmp_path: Path) -
     # The second time, the data of its result are written, and the record has failed.
     with (
         pytest.raises(KeyboardInterrupt),
-        signal_at_call(Teamwork._do_meanwhile, 2, signal.SIGINT),
+        signal_at_call(uninterrupted.__exit__, 2, signal.SIGINT),
     ):
         model(torch.ones(10))
     debugger.close()
 
 
-class Files:
-    """A team of its own, with files that it can write."""
-
-    def __init__(self, folder: Path, borrow: Borrow) -> None:
-        self.folder = folder
-        self.failures: list[str] = []
-        self.tensor = torch.randn(200_000)
-        kernel = host_kernel()
-        lock, queue = threading.RLock(), StatisticsQueue()
-        self.team = Teamwork(kernel, lock, queue, lambda: None, borrow, self.fail)
-
-    def fail(self, what: str, err: Exception | None) -> None:
-        self.failures.append(f"{what}: {err}")
-
-    def promise(self, name: str) -> PendingFile:
-        return PendingFile(name, str(self.folder), name, "", (b"", b""), self.fail)
-
-    def write(self, name: str) -> PendingFile:
-        file = self.promise(name)
-        with self.team:
-            self.team.write(file, self.tensor.data_ptr(), self.tensor.nbytes, self.tensor)
-        return file
-
-
 def test_a_chore_that_fails_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
-    files = Files(tmp_path, borrow=lambda size: None)
+    files = TeamFiles(tmp_path, region=0)
 
     def fail() -> None:
         raise ValueError("no room")
 
     files.team.owe(fail)
-    assert files.write("a").is_done
+    assert files.write("a", 800_000).is_done
     text = "what was to be done while files are written: no room"
     assert files.failures == [text] and (tmp_path / "a").stat().st_size == 800_000
 
@@ -266,15 +240,14 @@ def test_no_memory_for_a_copy_costs_no_file(tmp_path: Path) -> None:
     def borrow(size: int) -> None:
         raise MemoryError
 
-    files = Files(tmp_path, borrow)
-    files.team._has_team = True
-    if not files.team._region():
+    if not find_region():
         pytest.skip("one thread writes one file after the other")
+    files = TeamFiles(tmp_path, borrow)
     with pytest.raises(MemoryError):
-        files.write("a")
-    file, second = files.promise("b"), files.promise("c")
+        files.write("a", 800_000)
+    second = files.promise("c")
     with pytest.raises(MemoryError), files.team:
-        files.team.write(file, files.tensor.data_ptr(), files.tensor.nbytes, files.tensor)
+        file = files.begin("b", torch.randn(200_000))
         assert files.team.link(second, file)
     files.team.settle()
     assert second.data_name == "c" and (tmp_path / "c").samefile(tmp_path / "b")
@@ -335,7 +308,7 @@ def test_an_interrupt_costs_no_call_its_files_that_is_over(tmp_path: Path, numbe
     x = torch.randn(100_000)
     with (
         pytest.raises(KeyboardInterrupt),
-        signal_at_call(Teamwork._do_meanwhile, number, signal.SIGINT),
+        signal_at_call(PendingFile.end, number, signal.SIGINT),
     ):
         for size in range(50_000, 100_000, 1000):
             torch.cos(x[:size])

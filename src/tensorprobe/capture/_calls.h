@@ -8,6 +8,9 @@
 
 /* The names of attributes and methods, as objects of Python. */
 #define TEXTS(X)                                                                                     \
+    X(_add) X(_error) X(_folder) X(_followers) X(_hidden) X(_lock) X(_lose) X(_name) X(_names)  \
+    X(_parts_left) X(_promised_name) X(_take) X(data_name) X(end) X(follow) X(frame) X(is_done)      \
+    X(is_lost) X(names) X(path) X(promised) X(suffix) X(tensor_files) X(write)                       \
     X(TBackward0) X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
     X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \
     X(_is_closed) X(_is_view) X(_line) X(_look) X(_looked) X(_modules)               \
@@ -34,7 +37,8 @@ TEXTS(DECLARE)
     X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
     X(is_transforming) X(monotonic) X(without_functions) X(backward_of)          \
-    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(add_kept) X(finish)
+    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(team) X(data) X(writer)    \
+    X(file_class) X(await_file) X(frames) X(frame_of) X(kernel_types) X(writes_aside) X(is_kept) X(borrow)
 /* What it uses of the watcher of modules, where there is one. */
 #define MODULE_PARTS(X)                                                                              \
     X(kinds) X(kind_of) X(paths) X(running_class) X(modules_lock) X(hooked) X(parameter_hooks)       \
@@ -42,9 +46,13 @@ TEXTS(DECLARE)
 /* What torch asks about is known only where the gate is a mode's. */
 #define MODE_PARTS(X) X(mode) X(slow) X(functions) X(as_written) X(is_machinery)
 
+/* For fields of an object, and for what the collector asks of them. */
+#define FIELD(part) PyObject *part;
+#define CLEAR(part) Py_CLEAR(self->part);
+#define VISIT(part) Py_VISIT(self->part);
+
 typedef struct {
     PyObject_HEAD
-#define FIELD(part) PyObject *part;
     PARTS(FIELD)
     MODULE_PARTS(FIELD)
     /* The mode, for torch to find; what answers where a call is not usual; by function, None if its
@@ -52,7 +60,7 @@ typedef struct {
     MODE_PARTS(FIELD)
     /* Names of backward calls by those of modules' forward calls. */
     PyObject *backward_names;
-    Py_ssize_t deepest, many, batch;
+    Py_ssize_t deepest, many, batch, most_elements;
     int with_checksums;
     Py_ssize_t together, together_on_device;
     double longest_wait, longest_wait_on_device;
@@ -118,10 +126,48 @@ int report_failure(Gate *self, PyObject *name);
 
 /* _values.c: drafts of values, and the tensors in them. `named` may be NULL. */
 
+/* Where a value stands: of this name, as the key or, without one, as the index of a part of it. */
+typedef struct {
+    PyObject *name, *key;
+    const char *part;
+    Py_ssize_t index;
+} Place;
+
+PyObject *text_of(const Place *place);
+/* The draft of a tensor, by the recorder. */
+PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place);
+/* What was measured of the memory that a view shows, or else is measured by `measure`; None: by Python. */
+typedef PyObject *(*Measure)(Gate *self, PyObject *tensor, void *data);
+PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner, Measure measure, void *data);
+/* Make the draft of a tensor and remember it. */
+PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked);
+
 /* Where data are kept they go to files of these names, `{name}.{part}.{index or key}`; `part` may be NULL. */
 PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *part);
 PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *part);
 PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named);
+
+/* _kept.c: drafts of tensors that have files. */
+
+PyObject *draft_kept(Gate *self, PyObject *tensor, const Place *place);
+
+/* _team.c: what measures and writes the host's tensors; whoever asks holds its lock. */
+
+typedef struct Team Team;
+/* Elements without a gap: how many, of what type, and what keeps them; `size` in bytes, 0: not known. */
+typedef struct {
+    void *address;
+    PyObject *count, *type, *owner;
+    Py_ssize_t size;
+} Elements;
+int begin_team(PyObject *module);
+int team_finish(Team *self);
+/* `release` may be NULL. */
+int team_write(Team *self, PyObject *file, void *address, Py_ssize_t size, PyObject *tensor, PyObject *release);
+/* 1 if it will be linked, 0 if the file has to see to that itself. */
+int team_link(Team *self, PyObject *file, PyObject *source);
+/* What will hold the numbers. */
+PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements);
 
 /* _records.c: a record takes nothing over; queue_record takes it. */
 

@@ -113,9 +113,8 @@ static void finish_values(Gate *self)
 {
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    PyObject *done = PyObject_CallObject(self->finish, NULL);
-    Py_XDECREF(done);
-    if (kind && (done || PyErr_ExceptionMatches(PyExc_Exception)))
+    int failed = team_finish((Team *)self->team);
+    if (kind && (!failed || PyErr_ExceptionMatches(PyExc_Exception)))
         PyErr_Restore(kind, value, trace);
     else {
         Py_XDECREF(kind);
@@ -127,7 +126,7 @@ static void finish_values(Gate *self)
 int unlock_records(Gate *self)
 {
     self->is_alone = 0;
-    if (self->finish != Py_None)
+    if (self->team != Py_None)
         finish_values(self);
     return unlock(self->lock);
 }
@@ -215,7 +214,6 @@ static PyObject *draft_named_of(PyObject *object, PyObject *args)
 static int clear_gate(PyObject *object)
 {
     Gate *self = (Gate *)object;
-#define CLEAR(part) Py_CLEAR(self->part);
     PARTS(CLEAR)
     MODULE_PARTS(CLEAR)
     MODE_PARTS(CLEAR)
@@ -226,7 +224,6 @@ static int clear_gate(PyObject *object)
 static int visit_gate(PyObject *object, visitproc visit, void *arg)
 {
     Gate *self = (Gate *)object;
-#define VISIT(part) Py_VISIT(self->part);
     PARTS(VISIT)
     MODULE_PARTS(VISIT)
     MODE_PARTS(VISIT)
@@ -282,7 +279,7 @@ static int take_number(PyObject *parts, const char *name, double *number)
 
 static int take_parts(Gate *self, PyObject *parts)
 {
-    double deepest, many, batch, together, together_on_device, with_checksums;
+    double deepest, many, batch, together, together_on_device, with_checksums, most_elements;
 #define TAKE(part)                                                                                   \
     if (take_part(parts, #part, &self->part))                                                        \
         return -1;
@@ -290,6 +287,7 @@ static int take_parts(Gate *self, PyObject *parts)
     if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
         take_number(parts, "together", &together) || take_number(parts, "batch", &batch) ||
         take_number(parts, "with_checksums", &with_checksums) ||
+        take_number(parts, "most_elements", &most_elements) ||
         take_number(parts, "together_on_device", &together_on_device) ||
         take_number(parts, "longest_wait", &self->longest_wait) ||
         take_number(parts, "longest_wait_on_device", &self->longest_wait_on_device))
@@ -298,6 +296,7 @@ static int take_parts(Gate *self, PyObject *parts)
     self->deepest = (Py_ssize_t)deepest;
     self->many = (Py_ssize_t)many;
     self->batch = (Py_ssize_t)batch;
+    self->most_elements = (Py_ssize_t)most_elements;
     self->together = (Py_ssize_t)together;
     self->together_on_device = (Py_ssize_t)together_on_device;
     return 0;
@@ -378,7 +377,7 @@ PyMODINIT_FUNC PyInit__calls(void)
     if (made && (!gate_class || PyModule_AddObjectRef(made, "Gate", gate_class) ||
                  PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods) ||
                  PyModule_AddFunctions(made, frame_methods) || PyModule_AddFunctions(made, module_methods) ||
-                 PyModule_AddFunctions(made, shape_methods)))
+                 PyModule_AddFunctions(made, shape_methods) || begin_team(made)))
         Py_CLEAR(made);
     Py_XDECREF(gate_class);
     return made;

@@ -457,20 +457,18 @@ static PyObject *call_root(PyObject *object, PyObject *given, PyObject *named)
 
 static int visit_root(PyObject *object, visitproc visit, void *arg)
 {
-    Root *root = (Root *)object;
-#define VISIT(part) Py_VISIT(root->part);
+    Root *self = (Root *)object;
     ROOT_PARTS(VISIT)
-    Py_VISIT(root->gate);
+    Py_VISIT(self->gate);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
 
 static int clear_root(PyObject *object)
 {
-    Root *root = (Root *)object;
-#define CLEAR(part) Py_CLEAR(root->part);
+    Root *self = (Root *)object;
     ROOT_PARTS(CLEAR)
-    Py_CLEAR(root->gate);
+    Py_CLEAR(self->gate);
     return 0;
 }
 

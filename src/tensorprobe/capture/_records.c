@@ -40,16 +40,30 @@ static int may_wait(Gate *self, Py_ssize_t unlooked)
     return waits ? waits : is_waiting(self->checksums);
 }
 
+/* Put a record, whose data are kept, at the end of the recorder's line. */
+static int queue_kept(Gate *self, PyObject *record)
+{
+    /* Who writes records believes that all numbers from the host are there. */
+    if (self->team != Py_None && team_finish((Team *)self->team))
+        return -1;
+    PyObject *added = PyObject_CallMethodObjArgs(self->recorder, text__add, record, NULL);
+    Py_XDECREF(added);
+    return added ? 0 : -1;
+}
+
 /* Put a record, which is taken over, at the end of the recorder's line. */
 int queue_record(Gate *self, PyObject *record)
 {
-    int keeps_data = self->keep != Py_None;
-    PyObject *add = keeps_data ? self->add_kept : self->add_pending;
-    PyObject *added = record ? PyObject_CallFunctionObjArgs(add, record, NULL) : NULL;
+    if (self->keep != Py_None) {
+        int failed = record ? queue_kept(self, record) : -1;
+        Py_XDECREF(record);
+        return failed;
+    }
+    PyObject *added = record ? PyObject_CallFunctionObjArgs(self->add_pending, record, NULL) : NULL;
     Py_XDECREF(record);
     Py_XDECREF(added);
-    if (!added || keeps_data)
-        return added ? 0 : -1;
+    if (!added)
+        return -1;
     long long unlooked = increase(self->recorder, text__unlooked);
     if (unlooked < 0)
         return -1;

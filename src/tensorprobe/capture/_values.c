@@ -33,8 +33,9 @@ static PyObject *measure_by(Gate *self, PyObject *attribute, PyObject *tensor)
     return measured;
 }
 
-static PyObject *measure(Gate *self, PyObject *tensor)
+static PyObject *measure(Gate *self, PyObject *tensor, void *unused)
 {
+    (void)unused;
     PyObject *measured = measure_by(self, text__ask_quickly, tensor);
     if (measured != Py_None)
         return measured;
@@ -42,14 +43,7 @@ static PyObject *measure(Gate *self, PyObject *tensor)
     return PyObject_CallMethodObjArgs(self->statistics, text_ask, tensor, NULL);
 }
 
-/* Where a value stands: of this name, as the key or, without one, as the index of a part of it. */
-typedef struct {
-    PyObject *name, *key;
-    const char *part;
-    Py_ssize_t index;
-} Place;
-
-static PyObject *text_of(const Place *place)
+PyObject *text_of(const Place *place)
 {
     const char *part = place->part ? place->part : "", *dot = place->part ? "." : "";
     return place->key ? PyUnicode_FromFormat("%U%s%s.%S", place->name, dot, part, place->key)
@@ -66,7 +60,7 @@ static PyObject *path_of(Gate *self, const Place *place)
     return path;
 }
 
-static PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place)
+PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place)
 {
     PyObject *path = path_of(self, place), *draft = NULL;
     if (path)
@@ -173,8 +167,7 @@ static PyObject *numbers_of(Gate *self, PyObject *owner)
     return numbers;
 }
 
-/* Return what was measured of the memory that a view shows, or measure it; None: by Python. */
-static PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner)
+PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner, Measure measure, void *data)
 {
     PyObject *place = place_of(self, view), *known = place ? find_draft(self->drafts, owner) : NULL;
     if (!known || place == Py_None) {
@@ -195,7 +188,7 @@ static PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner)
         PyObject *found = numbers ? PyDict_GetItemWithError(numbers, place) : NULL;
         measured = found ? Py_XNewRef(PyTuple_GetItem(found, 0)) : NULL;
         if (numbers && !found && !PyErr_Occurred()) {
-            measured = measure(self, view);
+            measured = measure(self, view, data);
             PyObject *both = measured ? PyTuple_Pack(2, measured, Py_None) : NULL;
             if (!both || PyDict_SetItem(numbers, place, both))
                 Py_CLEAR(measured);
@@ -219,8 +212,7 @@ static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
     return failed;
 }
 
-/* Make the draft of a tensor and remember it. */
-static PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked)
+PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked)
 {
     PyObject *draft = make_draft(tensor, measured, checked);
     if (draft && keep_draft(self, tensor, draft))
@@ -255,10 +247,10 @@ static PyObject *draft_new(Gate *self, PyObject *tensor, const Place *place)
     else
         checked = Py_NewRef(Py_None);
     if (checked && owner == Py_None)
-        measured = measure(self, tensor);
+        measured = measure(self, tensor, NULL);
     else if (checked)
         /* What a checksum is of has an order. */
-        measured = self->with_checksums ? Py_NewRef(Py_None) : measure_view(self, tensor, owner);
+        measured = self->with_checksums ? Py_NewRef(Py_None) : measure_view(self, tensor, owner, measure, NULL);
     Py_DECREF(owner);
     if (!measured || measured == Py_None) {
         Py_XDECREF(measured);
@@ -268,18 +260,6 @@ static PyObject *draft_new(Gate *self, PyObject *tensor, const Place *place)
     PyObject *draft = draft_measured(self, tensor, measured, checked);
     Py_DECREF(measured);
     Py_DECREF(checked);
-    return draft;
-}
-
-/* Draft a tensor that has a file. */
-static PyObject *draft_kept(Gate *self, PyObject *tensor, const Place *place)
-{
-    int alone = self->is_alone ? 1 : is_alone(self);
-    if (alone <= 0)
-        return alone < 0 ? NULL : draft_by_python(self, tensor, place);
-    PyObject *name = text_of(place);
-    PyObject *draft = name ? PyObject_CallFunctionObjArgs(self->keep, tensor, name, NULL) : NULL;
-    Py_XDECREF(name);
     return draft;
 }
 

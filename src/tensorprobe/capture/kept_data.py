@@ -2,6 +2,9 @@
 
     a tensor ─► kept before? a second name of that file : a new file ─► the transport
 
+A tensor on the host is written in the order in which its elements lie in memory, as torch.save
+does: to put them into C order first takes longer than to write them.
+
 Files are promised at once and delivered in that order, as numbers are: a record may be written
 when all files that were promised before it are delivered, which is to say written or lost.
 """
@@ -9,14 +12,16 @@ when all files that were promised before it are delivered, which is to say writt
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import torch
 
-from tensorprobe.capture.teamwork import Teamwork
+from tensorprobe.capture.teamwork import Team
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
+from tensorprobe.summary.layout import memory_order
 
 __all__ = ["KeptData"]
 
@@ -39,6 +44,29 @@ class KeptData:
         self._awaited: deque[PendingFile] = deque()
         self.promised = 0
         self.delivered = 0
+        # By dtype, shape and strides.
+        self._frames: dict[tuple[object, ...], object] = {}
+
+    def parts(self) -> dict[str, Any]:
+        """Return what _kept.c keeps data with, by the names that it knows."""
+        return {
+            "data": self,
+            "writer": self._writer,
+            "file_class": PendingFile,
+            "await_file": self._awaited.append,
+            "frames": self._frames,
+            "frame_of": self._frame_of,
+            "writes_aside": self._transport.writes_aside,
+            "borrow": self._transport.borrow,
+        }
+
+    def _frame_of(
+        self, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...] | None
+    ) -> tuple[tuple[bytes, bytes], str] | None:
+        files = self._writer.tensor_files
+        if files is None or (strides is not None and not files.takes_strides):
+            return None
+        return files.frame_of(DTYPES[str(dtype)], tuple(shape), strides=strides)
 
     def keep(
         self,
@@ -47,7 +75,7 @@ class KeptData:
         *,
         checksum: int | None = None,
         same: PendingFile | None = None,
-        team: Teamwork | None = None,
+        team: Team | None = None,
     ) -> PendingFile | None:
         """Have a tensor written as it is now; returns its file, None if it can have none.
 
@@ -63,15 +91,20 @@ class KeptData:
         files = self._writer.tensor_files
         if files is None:
             return None
-        dtype = DTYPES[str(tensor.dtype)]
-        file = files.promise(name, dtype, tuple(tensor.shape), checksum=checksum)
+        dtype, shape = DTYPES[str(tensor.dtype)], tuple(tensor.shape)
+        # What a checksum is of has an order; a device puts elements in order as it copies them.
+        is_free = checksum is None and files.takes_strides and tensor.is_cpu
+        order = memory_order(tensor.stride(), shape) if is_free else None
+        strides = None if order is None else order.strides
+        file = files.promise(name, dtype, shape, strides=strides, checksum=checksum)
         if file is not None:
             self._awaited.append(file)
             self.promised += 1
-            self._transport.save(tensor, file, team)
+            laid = None if order is None else tensor.detach().permute(order.axes)
+            self._transport.save(tensor, file, team, laid)
         return file
 
-    def link(self, name: str, same: PendingFile, team: Teamwork | None) -> PendingFile | None:
+    def link(self, name: str, same: PendingFile, team: Team | None) -> PendingFile | None:
         """Give a file that is not lost a second name; returns that, None if it can have none.
 
         Args:

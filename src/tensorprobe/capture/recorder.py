@@ -23,7 +23,7 @@ from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dis
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
 from tensorprobe.capture.kept_data import KeptData
 from tensorprobe.capture.subclasses import describe_unusual
-from tensorprobe.capture.teamwork import Teamwork
+from tensorprobe.capture.teamwork import make_team
 from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
@@ -33,7 +33,11 @@ from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
-from tensorprobe.summary.statistics import StatisticsQueue
+from tensorprobe.summary.statistics import (
+    KERNEL_TYPES,
+    MOST_MEASURED_AT_ONCE,
+    StatisticsQueue,
+)
 from tensorprobe.summary.transfer import BATCH
 
 __all__ = ["Recorder"]
@@ -131,7 +135,7 @@ class Recorder:
         self._lock = threading.RLock()
         # Writes and measures the host's tensors, where their data are kept.
         self._team = (
-            Teamwork.make(
+            make_team(
                 self._lock, self._statistics, self.forget_tensors, transport.borrow, self.fail
             )
             if info.task == "tensor"
@@ -233,13 +237,6 @@ class Recorder:
                 )
             )
 
-    def _add_kept(self, record: _Pending) -> None:
-        """Add a record that was made in the block in which its values were described."""
-        if self._team is not None:
-            # Who writes records believes that all numbers from the host are there.
-            self._team.finish()
-        self._add(record)
-
     def _add(self, record: _Pending) -> None:
         """Put a record at the end of the line; the caller holds the lock."""
         statistics, checksums = self._statistics, self._checksums
@@ -298,10 +295,12 @@ class Recorder:
             "pending_class": _Pending,
             "add_pending": self._pending.append,
             "lock": self._lock,
-            "finish": self._team.finish if keeps_data and self._team is not None else None,
-            # Where data are kept, tensors are for Python: each has a file.
+            "team": self._team if keeps_data else None,
             "keep": self._draft_kept_tensor if keeps_data else None,
-            "add_kept": self._add_kept if keeps_data else None,
+            "is_kept": self.keeps_data,
+            **self._data.parts(),
+            "kernel_types": KERNEL_TYPES,
+            "most_elements": MOST_MEASURED_AT_ONCE,
             "no_name": _NO_NAME,
             "describe": lambda value, path: describe(value, self._draft_tensor, path),
             "known_ints": KNOWN_INTS,

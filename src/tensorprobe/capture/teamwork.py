@@ -1,4 +1,4 @@
-"""Measure the host's tensors of a record and write their data at the same time.
+"""The team that measures the host's tensors of a record and writes their data (_team.c).
 
     values of a record ─► files to write, tensors to measure ─► the end of the block
     its end ─► torch's threads do both; meanwhile: second names of other files, and what is owed
@@ -14,16 +14,15 @@ import functools
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
-from tensorprobe.capture.file_jobs import Borrow, FileJob, WaitingFiles
 from tensorprobe.capture.transforms import without_transforms
+from tensorprobe.compiled import load_compiled
 from tensorprobe.interrupts import uninterrupted
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.pending_file import PendingFile
@@ -37,94 +36,29 @@ from tensorprobe.summary.statistics import (
     plan_on_host,
 )
 
-__all__ = ["Teamwork"]
+__all__ = ["Borrow", "Team", "has_team", "make_team"]
 
-# So much of a record is kept back before it is written.
-_MOST_FILES = 8
-
-# Plain tuples: a step has hundreds of each.
-_Array = tuple[int, int, str]
-"""What is measured: the address of elements without a gap, how many, of what type."""
-_Awaited = tuple[Measured, torch.Tensor, object]
-"""Who waits for its numbers: those of a tensor, and what the array belongs to."""
-_Link = tuple[PendingFile, PendingFile]
-"""A second name, and the file whose second name it is."""
+Borrow = Callable[[int], "tuple[int, Callable[[], None]] | None"]
+"""Gives memory of a size: its address, and what gives it back; None where there is no room."""
 
 _born = this_process()
 
 
-class Teamwork:
-    """What is to be measured and written by the end of a `with` block.
+class Team(Protocol):
+    """What is to be measured and written by the end of a `with` block."""
 
-    Args:
-        kernel: the compiled kernel.
-        lock: held in the block, which may be entered again.
-        statistics: measures what the kernel does not.
-        forget: told when the numbers that were promised will not come.
-        borrow: gives memory for copies.
-        fail: told in words what could not be done of what is owed, and the error.
+    @property
+    def is_running(self) -> bool:
+        """Whether files are being written."""
 
-    Attributes:
-        is_running: whether files are being written.
-    """
-
-    def __init__(
-        self,
-        kernel: Any,
-        lock: threading.RLock,
-        statistics: StatisticsQueue,
-        forget: Callable[[], None],
-        borrow: Borrow,
-        fail: Callable[[str, Exception], None],
-    ) -> None:
-        self._measure_and_write = kernel.measure_and_write
-        self._lock: Any = lock
-        self._statistics = statistics
-        self._forget = forget
-        self._fail = fail
-        self.is_running = False
-        self._jobs: list[FileJob] = []
-        self._waiting = WaitingFiles(borrow)
-        self._asked: list[tuple[_Array, _Awaited]] = []
-        # What is being done.
-        self._jobs_now: list[FileJob] = []
-        self._awaited_now: list[_Awaited] = []
-        # Files that are not there yet.
-        self._on_their_way: dict[PendingFile, FileJob] = {}
-        # Of files that are there: there is time for it while the next one is written.
-        self._links: list[_Link] = []
-        self._owed: list[Callable[[], None]] = []
-        self._has_team: bool | None = None
-        self._process = this_process()
-
-    @staticmethod
-    def make(
-        lock: threading.RLock,
-        statistics: StatisticsQueue,
-        forget: Callable[[], None],
-        borrow: Borrow,
-        fail: Callable[[str, Exception], None],
-    ) -> Teamwork | None:
-        """Return one, None where there is nothing to do it with."""
-        kernel = host_kernel()
-        if not hasattr(kernel, "measure_and_write"):
-            return None
-        return Teamwork(kernel, lock, statistics, forget, borrow, fail)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    def __enter__(self) -> None: ...
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         err: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        try:
-            # Also inside another block: a call that is made there may change what it was given.
-            self.finish()
-        finally:
-            self._lock.release()
+    ) -> None: ...
 
     def write(
         self,
@@ -133,6 +67,7 @@ class Teamwork:
         size: int,
         tensor: torch.Tensor,
         release: Callable[[], None] | None = None,
+        /,
     ) -> None:
         """Have a file written with what lies at an address, the elements of a tensor in C order.
 
@@ -143,172 +78,87 @@ class Teamwork:
             tensor: whose data they are; kept until then.
             release: called when the content is no longer needed.
         """
-        job = FileJob(file, address, size, tensor, release)
-        self._jobs.append(job)
-        self._on_their_way[file] = job
-        if len(self._jobs) >= _MOST_FILES:
-            self.finish()
 
-    def link(self, file: PendingFile, source: PendingFile) -> bool:
+    def link(self, file: PendingFile, source: PendingFile, /) -> bool:
         """Have a file become another one's second name, if that is done or is done here."""
-        if source.is_done:
-            self._links.append((file, source))
-            return True
-        job = self._on_their_way.get(source)
-        if job is not None:
-            job.links.append(file)
-        return job is not None
 
-    def ask(self, tensor: torch.Tensor) -> Measured:
+    def ask(self, tensor: torch.Tensor, /) -> Measured:
         """Have a tensor measured; its numbers are there when the block ends."""
-        # Its data may just have been put in order, to be written.
-        last = self._jobs[-1] if self._jobs else None
-        ordered = last.address if last is not None and last.tensor is tensor else None
-        plan = plan_on_host(tensor, ordered)
-        if plan is None:
-            return self._statistics.ask(tensor)
-        measured = Measured(None)
-        self._asked.append((plan[:3], (measured, tensor, plan[3])))
-        return measured
 
-    def owe(self, chore: Callable[[], None]) -> None:
+    def owe(self, chore: Callable[[], None], /) -> None:
         """Have something done while a file is written, at the latest by `settle`."""
-        self._owed.append(chore)
 
     def finish(self) -> None:
         """Measure everything now, and write or copy it, inside the block."""
-        while self._jobs or self._asked or (not self.is_running and self._waiting.is_overdue()):
-            self._take_jobs()
 
     def empty(self) -> None:
         """Write all that waits: somebody needs the memory."""
-        with self._lock:
-            self.finish()
-            while rest := [job for job in self._waiting.jobs if job not in self._jobs_now]:
-                self._work(rest)
-                self.finish()
 
     def settle(self) -> None:
         """Write all files, give them their second names, and do what is owed."""
-        with self._lock:
-            # Whoever asks from inside cannot wait for what is on its way.
-            for job in self._jobs_now:
-                if not job.file.is_done:
-                    job.file.write(view_place(job.address, job.size))
-            self._measure_alone(self._awaited_now)
-            self.empty()
-            if not self.is_running:
-                # Cut off by an interrupt at an odd moment: who knows what is in their memory now.
-                for job in list(self._on_their_way.values()):
-                    if not job.file.is_done:
-                        job.file.fail(InterruptedError("it was interrupted"))
-                    self._end_job(job, is_written=False)
-            while self._links or self._owed:
-                self._work([])
 
-    @uninterrupted()
-    def _take_jobs(self) -> None:
-        jobs, self._jobs = self._jobs[:_MOST_FILES], self._jobs[_MOST_FILES:]
-        try:
-            if self.is_running:
-                self._work(jobs)
-            elif self._region():
-                self._work(*self._waiting.choose(jobs))
-            else:
-                self._work(self._waiting.jobs + jobs)
-        except BaseException:
-            for job in jobs:
-                if not job.file.is_done and job not in self._waiting.jobs:
-                    self._end_job(job, is_written=False)
-            raise
 
-    @uninterrupted()
-    def _work(self, jobs: list[FileJob], copied: Sequence[FileJob] = ()) -> None:
-        """Write some files, copy the data of others, and measure what is to be measured."""
-        outer = self._jobs_now, self._awaited_now, self.is_running
-        asked, self._asked = self._asked, []
-        links, self._links = self._links, []
-        awaited = [waits for _, waits in asked]
-        self._jobs_now = [*outer[0], *jobs, *copied]
-        self._awaited_now = [*outer[1], *awaited]
-        self.is_running = True
-        try:
-            found, written = self._measure_and_write(
-                # The team is busy with what is around this.
-                0 if outer[2] else self._region(),
-                [array for array, _ in asked],
-                [job.content() for job in jobs],
-                [(job.target[0], job.address, job.size) for job in copied if job.target],
-                [(source.path, file.path) for file, source in links],
-                partial(self._do_meanwhile, links),
-            )
-            for ((_, count, name), (measured, tensor, _)), numbers in zip(
-                asked, found, strict=True
-            ):
-                measured.numbers = numbers_of(numbers, count, name) or self._ask_alone(tensor)
-            for job, error in zip(jobs, written, strict=True):
-                self._end_job(job, is_written=not error)
-            self._waiting.add(copied)
-        except BaseException:
-            self._forget()
-            for job in [*jobs, *copied]:
-                self._end_job(job, is_written=False)
-            for file, source in links:
-                if not file.is_done:
-                    file.follow(source)
-            # Their record may be made.
-            self._measure_alone(awaited)
-            raise
-        finally:
-            self._jobs_now, self._awaited_now, self.is_running = outer
-            self._waiting.prune()
+def make_team(
+    lock: threading.RLock,
+    statistics: StatisticsQueue,
+    forget: Callable[[], None],
+    borrow: Borrow,
+    fail: Callable[[str, Exception], None],
+    region: Callable[[], int] | None = None,
+) -> Team | None:
+    """Return a team; None where there is nothing to make it of.
 
-    def _end_job(self, job: FileJob, *, is_written: bool) -> None:
-        file = job.file
-        if not file.is_done:
-            if is_written:
-                file.end()
-            else:
-                # The first of its folder, or too many files are open; or it tells what is wrong.
-                file.write(view_place(job.address, job.size))
-        self._on_their_way.pop(file, None)
-        for link in job.links:
-            if file.is_lost:
-                link.follow(file)
-            else:
-                self._links.append((link, file))
-        job.free()
+    Args:
+        lock: held in the block, which may be entered again.
+        statistics: measures what the kernel does not.
+        forget: told when the numbers that were promised will not come.
+        borrow: gives memory for copies.
+        fail: told in words what could not be done of what is owed, and the error.
+        region: says what makes torch's threads run a function, 0 where the caller shall do it; by
+            default that is found out.
+    """
+    compiled = load_compiled("tensorprobe.capture._calls", "Team")
+    kernel = host_kernel()
+    if compiled is None or not hasattr(kernel, "measuring"):
+        return None
 
-    def _do_meanwhile(self, links: list[_Link], errors: list[int]) -> None:
-        """Do what can be done while files are written, whose writing no failure here ends."""
-        for (file, source), error in zip(links, errors, strict=True):
-            if error:
-                # No hard links here, or the file that was there is gone.
-                file.follow(source)
-            else:
-                file.end()
-        owed, self._owed = self._owed, []
-        for work in owed:
-            try:
-                work()
-            except Exception as err:  # noqa: BLE001 - counted and told by the recorder
-                self._fail("what was to be done while files are written", err)
-
-    def _region(self) -> int:
-        """Return what makes torch's threads run a function; 0 where this thread shall do it."""
-        if self._has_team is None:
-            self._has_team = has_team()
-        # A forked child has none of the threads that there were.
-        return _region() if self._has_team and in_process(self._process) else 0
-
-    def _measure_alone(self, awaited: list[_Awaited]) -> None:
-        for measured, tensor, _ in awaited:
-            if measured.numbers is None:
-                measured.numbers = self._ask_alone(tensor)
-
-    def _ask_alone(self, tensor: torch.Tensor) -> Four | None:
+    def ask_alone(tensor: torch.Tensor) -> Four | None:
         with without_dispatch_modes(), without_transforms():
-            return self._statistics.ask(tensor).numbers
+            return statistics.ask(tensor).numbers
+
+    team: Team = compiled.Team(
+        {
+            "lock": lock,
+            "region": region or _region_of_process(),
+            "ask_elsewhere": statistics.ask,
+            "ask_alone": ask_alone,
+            "plan": plan_on_host,
+            "measured_class": Measured,
+            "numbers_of": numbers_of,
+            "view_place": view_place,
+            "forget": forget,
+            "borrow": borrow,
+            "fail": fail,
+            "hold": uninterrupted,
+            "measuring": kernel.measuring,
+        }
+    )
+    return team
+
+
+def _region_of_process() -> Callable[[], int]:
+    """Return what says where torch's threads are reached; a forked child has none of them."""
+    process = this_process()
+    # Asked when the first files come: torch's threads start with its first operation.
+    is_there: bool | None = None
+
+    def region() -> int:
+        nonlocal is_there
+        if is_there is None:
+            is_there = has_team()
+        return find_region() if is_there and in_process(process) else 0
+
+    return region
 
 
 def has_team() -> bool:
@@ -333,12 +183,12 @@ def has_team() -> bool:
 
 
 @functools.cache
-def _region() -> int:
+def find_region() -> int:
     """Return the address of what makes torch's threads run a function; 0 where it is not known."""
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     try:
         # It is loaded; this finds the OpenMP that it was linked with, of perhaps several.
-        library = ctypes.CDLL(path, mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
+        library: Any = ctypes.CDLL(path, mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
         return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value or 0
     except (OSError, AttributeError):
         return 0

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tensorprobe.capture.teamwork import Teamwork
+from tensorprobe.capture.teamwork import Team
 from tensorprobe.cores import count_cores
 from tensorprobe.store.background import BackgroundWriter, Buffer, BufferPool
 from tensorprobe.store.pending_file import PendingFile
@@ -78,13 +78,21 @@ class TensorTransport:
         self._has_spare_core = has_spare_core
         self._cores = count_cores()
 
-    def save(self, tensor: torch.Tensor, file: PendingFile, team: Teamwork | None = None) -> None:
+    def save(
+        self,
+        tensor: torch.Tensor,
+        file: PendingFile,
+        team: Team | None = None,
+        laid: torch.Tensor | None = None,
+    ) -> None:
         """Take the bytes of a plain tensor as they are at this moment; the file comes soon.
 
         Args:
             tensor: the tensor.
             file: where they go.
             team: writes what the caller would write.
+            laid: the tensor with its axes in the order in which its elements are written, where
+                that is another one; for one on the host.
         """
         device = tensor.device
         if device.type != "cpu" and tensor.numel():
@@ -95,9 +103,10 @@ class TensorTransport:
                     team.empty()
                 self.save_through(lane, tensor, file)
                 return
-        place = self.place_to_write_from(tensor)
+        laid = tensor if laid is None else laid
+        place = self.place_to_write_from(laid)
         if place is None:
-            self._save_host(tensor, file, team)
+            self._save_host(tensor, laid, file, team)
         elif team is None:
             file.write(view_place(*place))
         else:
@@ -105,7 +114,7 @@ class TensorTransport:
 
     def place_to_write_from(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the address and size of a tensor's bytes if the caller writes them from there."""
-        if self._can_write_aside():
+        if self.writes_aside():
             return None
         return place_of(tensor)
 
@@ -147,16 +156,18 @@ class TensorTransport:
             self._writer.drain()
             self._pool.clear()
 
-    def _save_host(self, tensor: torch.Tensor, file: PendingFile, team: Teamwork | None) -> None:
+    def _save_host(
+        self, tensor: torch.Tensor, laid: torch.Tensor, file: PendingFile, team: Team | None
+    ) -> None:
         size = tensor.numel() * tensor.element_size()
         buffer = self._pool.take(size) if size <= self._pool.largest else None
         if buffer is None:
-            file.write(contiguous_bytes(to_host(tensor)))
+            file.write(contiguous_bytes(to_host(laid)))
             return
         memory = buffer.memory[:size]
         # By torch, whose threads share it.
-        torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
-        if self._can_write_aside():
+        torch.from_numpy(memory).view(laid.dtype).view(laid.shape).copy_(laid.detach())
+        if self.writes_aside():
             self._writer.submit(partial(self._write, file, memory, buffer))
         else:
             # It did not lie in order. Touching new memory would cost as much as writing it.
@@ -166,7 +177,8 @@ class TensorTransport:
                 give = partial(self._pool.give, buffer)
                 team.write(file, memory.ctypes.data, size, tensor, give)
 
-    def _can_write_aside(self) -> bool:
+    def writes_aside(self) -> bool:
+        """Whether a thread of our own writes what lies on the host."""
         if self._has_spare_core is not None:
             return self._has_spare_core
         # Asked each time: a run may change it.

@@ -11,11 +11,13 @@
  * The loops are plain C that compilers vectorise. Sums are taken in the same order on every
  * machine, without fused multiply-add: equal data give equal bits everywhere.
  *
- * Numbers about two arrays are in _pair.c and _errors.c, and what several threads do at once in
- * _teamwork.c; all these files make one module.
+ * Numbers about two arrays are in _pair.c and _errors.c; all these files make one module. Others have
+ * arrays measured by several threads through what _measuring.h says.
  */
 
 #include "_kernel.h"
+
+#include "../_measuring.h"
 
 #include <float.h>
 #include <math.h>
@@ -531,7 +533,13 @@ static int parse_measuring(PyObject *const *args, Measuring *measuring)
            (measuring->type = parse_type(args[2])) != NULL;
 }
 
-Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type)
+static Py_ssize_t count_parts(const Measuring *measuring)
+{
+    Py_ssize_t parts = (count_blocks(measuring->n) + TOGETHER - 1) / TOGETHER;
+    return parts ? parts : 1;
+}
+
+static Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type)
 {
     PyObject *const args[] = {address, n, type};
     Measuring *measuring = PyMem_Malloc(sizeof *measuring);
@@ -552,23 +560,28 @@ Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type)
     return measuring;
 }
 
-Py_ssize_t count_parts(const Measuring *measuring)
+/* Copy some of the elements, now that they are in the cache. */
+static void copy_elements(const Measuring *measuring, Py_ssize_t first, Py_ssize_t count, char *copy)
 {
-    Py_ssize_t parts = (count_blocks(measuring->n) + TOGETHER - 1) / TOGETHER;
-    return parts ? parts : 1;
+    size_t size = measuring->type->size, left = (size_t)(measuring->n - first), at = (size_t)first * size;
+    if (copy != NULL)
+        memcpy(copy + at, measuring->source + at, (left < (size_t)count ? left : (size_t)count) * size);
 }
 
-void run_part(Measuring *measuring, Py_ssize_t part)
+static void run_part(Measuring *measuring, Py_ssize_t part, char *copy)
 {
     if (measuring->blocks == NULL) {
         measure_elements(measuring->source, measuring->n, measuring->type, &measuring->got);
+        copy_elements(measuring, 0, measuring->n, copy);
         return;
     }
     Py_ssize_t end = (part + 1) * TOGETHER, count = count_blocks(measuring->n);
     FloatMode mode = keep_denormals();
-    for (Py_ssize_t number = part * TOGETHER; number < (end < count ? end : count); number++)
+    for (Py_ssize_t number = part * TOGETHER; number < (end < count ? end : count); number++) {
         measuring->blocks[number] =
             look_at(measuring->source, measuring->n, measuring->type, number);
+        copy_elements(measuring, number * BLOCK, BLOCK, copy);
+    }
     restore_mode(mode);
 }
 
@@ -588,7 +601,7 @@ static PyObject *tell_measuring(const Measuring *measuring)
                          squares[SMALL], squares[PLAIN], squares[BIG]);
 }
 
-PyObject *tell_parts(Measuring *measuring)
+static PyObject *tell_parts(Measuring *measuring)
 {
     if (measuring->blocks != NULL) {
         FloatMode mode = keep_denormals();
@@ -599,7 +612,7 @@ PyObject *tell_parts(Measuring *measuring)
     return tell_measuring(measuring);
 }
 
-void end_measuring(Measuring *measuring)
+static void end_measuring(Measuring *measuring)
 {
     if (measuring != NULL)
         PyMem_Free(measuring->blocks);
@@ -694,10 +707,6 @@ static PyMethodDef METHODS[] = {
     {"measure_pair", (PyCFunction)(void (*)(void))measure_pair, METH_FASTCALL, measure_pair_doc},
     {"measure_errors", (PyCFunction)(void (*)(void))measure_errors, METH_FASTCALL,
      measure_errors_doc},
-#if defined(HAS_TEAMWORK)
-    {"measure_and_write", (PyCFunction)(void (*)(void))measure_and_write, METH_FASTCALL,
-     measure_and_write_doc},
-#endif
     {"pair_variants", pair_variants, METH_NOARGS, pair_variants_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -710,4 +719,14 @@ static struct PyModuleDef MODULE = {
     .m_methods = METHODS,
 };
 
-PyMODINIT_FUNC PyInit__kernel(void) { return PyModule_Create(&MODULE); }
+static const MeasuringApi MEASURING = {begin_measuring, tell_parts, end_measuring, count_parts, run_part};
+
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    PyObject *made = PyModule_Create(&MODULE);
+    PyObject *capsule = made ? PyCapsule_New((void *)&MEASURING, MEASURING_NAME, NULL) : NULL;
+    if (made && (!capsule || PyModule_AddObjectRef(made, "measuring", capsule)))
+        Py_CLEAR(made);
+    Py_XDECREF(capsule);
+    return made;
+}

@@ -128,16 +128,6 @@ static inline double double_of_int64(int64_t x)
     return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
 }
 
-/* --- one array to be measured: begun and told with the interpreter, run without it --------------*/
-
-typedef struct Measuring Measuring;
-Measuring *begin_measuring(PyObject *address, PyObject *n, PyObject *type);
-/* Any thread may look at any part; all of them are told in the same order. */
-Py_ssize_t count_parts(const Measuring *measuring);
-void run_part(Measuring *measuring, Py_ssize_t part);
-PyObject *tell_parts(Measuring *measuring);
-void end_measuring(Measuring *measuring);
-
 /* --- Python: what the other files add to the module --------------------------------------------*/
 
 int check_argument_count(Py_ssize_t got, Py_ssize_t wanted);
@@ -145,12 +135,5 @@ PyObject *measure_pair(PyObject *self, PyObject *const *args, Py_ssize_t arg_cou
 PyObject *pair_variants(PyObject *self, PyObject *unused);
 PyObject *measure_errors(PyObject *self, PyObject *const *args, Py_ssize_t arg_count);
 extern const char measure_pair_doc[], pair_variants_doc[], measure_errors_doc[];
-
-/* Files are written with what POSIX has. */
-#if defined(__unix__) || defined(__APPLE__)
-#define HAS_TEAMWORK
-PyObject *measure_and_write(PyObject *self, PyObject *const *args, Py_ssize_t arg_count);
-extern const char measure_and_write_doc[];
-#endif
 
 #endif

@@ -28,7 +28,7 @@ class PendingFile:
         folder: where the file goes.
         data_name: what it will be called there.
         suffix: what that ends with.
-        frame: the bytes before and after the tensor's own.
+        frame: the `frame`.
         lose: told when it cannot be written.
 
     Attributes:
@@ -36,13 +36,13 @@ class PendingFile:
         data_name: the file's name; None until it is there, and for good if it is lost.
         path: where the file will be.
         suffix: the ending of that name.
+        frame: the bytes before and after the tensor's own.
     """
 
     __slots__ = (
         "_error",
         "_folder",
         "_followers",
-        "_frame",
         "_hidden",
         "_lock",
         "_lose",
@@ -50,6 +50,7 @@ class PendingFile:
         "_parts_left",
         "_promised_name",
         "data_name",
+        "frame",
         "is_done",
         "path",
         "suffix",
@@ -69,9 +70,10 @@ class PendingFile:
         self._promised_name = data_name
         self.suffix = suffix
         self.path = f"{folder}/{data_name}"
-        self._frame = frame
+        self.frame = frame
         self._lose = lose
-        self._lock = threading.Lock()
+        # Of what comes in parts.
+        self._lock: threading.Lock | None = None
         self._followers: list[PendingFile] = []
         self._hidden: HiddenFile | None = None
         self._parts_left = 0
@@ -86,7 +88,7 @@ class PendingFile:
 
     def write(self, content: Piece) -> None:
         """Write the whole file now."""
-        header, trailer = self._frame
+        header, trailer = self.frame
         pieces = [header, content, trailer]
         try:
             try:
@@ -100,11 +102,6 @@ class PendingFile:
         else:
             self._end(None)
 
-    @property
-    def frame(self) -> tuple[bytes, bytes]:
-        """What stands before and after the tensor's bytes."""
-        return self._frame
-
     def end(self) -> None:
         """Say that somebody has written it to its path, or made that another one's second name."""
         self._end(None)
@@ -112,6 +109,7 @@ class PendingFile:
     def expect_parts(self, count: int) -> None:
         """Say how many parts will come; the last of them, in time, completes the file."""
         self._parts_left = count
+        self._lock = threading.Lock()
 
     def write_part(
         self, offset: int, content: Piece, *, is_last: bool, wait: Callable[[], None]
@@ -124,7 +122,7 @@ class PendingFile:
             is_last: whether the tensor ends with them.
             wait: returns when the bytes have arrived.
         """
-        header, trailer = self._frame
+        header, trailer = self.frame
         try:
             wait()
             if self._error is None:
@@ -137,6 +135,7 @@ class PendingFile:
                     write_at(hidden.descriptor, offset + len(content), trailer)
         except Exception as err:  # noqa: BLE001 - told to `lose` once all parts have come
             self._error = err
+        assert self._lock is not None, "parts are expected"
         with self._lock:
             self._parts_left -= 1
             if self._parts_left:
@@ -145,11 +144,10 @@ class PendingFile:
 
     def follow(self, source: PendingFile) -> None:
         """Become a second name of another file, now or when that is on the disk."""
-        with source._lock:
-            if not source.is_done:
-                source._followers.append(self)
-                return
-        self._link(source)
+        # Its end may come in another thread at any moment: who takes it out of the list links it.
+        source._followers.append(self)
+        if source.is_done:
+            source._link_followers()
 
     def link_to(self, source: str) -> None:
         """Become a second name of a file that is on the disk."""
@@ -171,6 +169,7 @@ class PendingFile:
         self._complete()
 
     def _open(self) -> HiddenFile:
+        assert self._lock is not None, "parts are expected"
         with self._lock:
             if self._hidden is None:
                 hidden = HiddenFile(self._folder)
@@ -203,10 +202,15 @@ class PendingFile:
     def _end(self, err: Exception | None) -> None:
         if err is not None:
             self._lose(f"the data of {self._name}", err)
-        with self._lock:
-            self._error = err
-            self.data_name = self._promised_name if err is None else None
-            self.is_done = True
-            followers, self._followers = self._followers, []
-        for follower in followers:
+        self._error = err
+        self.data_name = self._promised_name if err is None else None
+        self.is_done = True
+        self._link_followers()
+
+    def _link_followers(self) -> None:
+        while self._followers:
+            try:
+                follower = self._followers.pop(0)
+            except IndexError:
+                return  # another thread was faster
             follower._link(self)

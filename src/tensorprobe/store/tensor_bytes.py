@@ -64,12 +64,23 @@ def pt_pieces(data: TensorData, *, checksum: int | None = None) -> list[Piece]:
 
 
 def pt_frame(
-    dtype: DType, shape: tuple[int, ...], *, checksum: int | None = None
+    dtype: DType,
+    shape: tuple[int, ...],
+    *,
+    strides: tuple[int, ...] | None = None,
+    checksum: int | None = None,
 ) -> tuple[bytes, bytes]:
-    """Return what comes before and after a tensor's bytes in its `.pt` file."""
+    """Return what comes before and after a tensor's bytes in its `.pt` file.
+
+    Args:
+        dtype: of the tensor.
+        shape: of the tensor.
+        strides: of its elements, which have no gaps; by default those of C order.
+        checksum: the CRC-32 of its bytes, where that is known.
+    """
     # Nobody checks this number: torch ignores it, and with it a file takes ten times as long to
     # write (DESIGN, decision 8). Hence 0, as torch.serialization.set_crc32_options(False) has it.
-    return _frame_tensor(dtype.name, shape, checksum or 0)
+    return _frame_tensor(dtype.name, shape, strides or _contiguous_strides(shape), checksum or 0)
 
 
 def npy_pieces(data: TensorData) -> list[Piece]:
@@ -199,12 +210,14 @@ _SIZE64 = Struct("<Q")
 
 # The steps of a training repeat their shapes, and to lay one out takes 50 microseconds.
 @lru_cache(maxsize=1024)
-def _frame_tensor(name: str, shape: tuple[int, ...], checksum: int) -> tuple[bytes, bytes]:
+def _frame_tensor(
+    name: str, shape: tuple[int, ...], strides: tuple[int, ...], checksum: int
+) -> tuple[bytes, bytes]:
     """Return what comes before and after the elements of a tensor in its `.pt` file."""
     dtype = DTYPES[name]
     nbytes = math.prod(shape) * dtype.itemsize
     archive = _Archive()
-    archive.add("data.pkl", _pickle_tensor(dtype, shape))
+    archive.add("data.pkl", _pickle_tensor(dtype, shape, strides))
     archive.add(".format_version", b"1")
     archive.add(".storage_alignment", str(_ALIGNMENT).encode())
     archive.add("byteorder", sys.byteorder.encode())
@@ -332,7 +345,7 @@ _STORAGES = {
 }
 
 
-def _pickle_tensor(dtype: DType, shape: tuple[int, ...]) -> bytes:
+def _pickle_tensor(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...]) -> bytes:
     storage = _STORAGES.get(dtype.name)
     count = math.prod(shape)
     memo = _memo_marks()
@@ -346,7 +359,7 @@ def _pickle_tensor(dtype: DType, shape: tuple[int, ...]) -> bytes:
         b"((X\x07\0\0\0storage" + next(memo) + b"c" + kind + b"\n" + next(memo),
         b"X\x01\0\0\x000" + next(memo) + b"X\x03\0\0\0cpu" + next(memo),
         _pickle_integer(units) + b"t" + next(memo) + b"QK\0",
-        _pickle_tuple(shape, memo) + _pickle_tuple(_contiguous_strides(shape), memo),
+        _pickle_tuple(shape, memo) + _pickle_tuple(strides, memo),
         b"\x89ccollections\nOrderedDict\n" + next(memo) + b")R" + next(memo),
     ]
     if storage is None:

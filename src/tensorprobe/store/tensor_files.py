@@ -53,8 +53,19 @@ class TensorFiles:
         self._lose = lose
         self.names = names
 
+    @property
+    def takes_strides(self) -> bool:
+        """Whether elements may be written in another order than C's."""
+        return self._file_format == "pt"
+
     def promise(
-        self, name: str, dtype: DType, shape: tuple[int, ...], *, checksum: int | None = None
+        self,
+        name: str,
+        dtype: DType,
+        shape: tuple[int, ...],
+        *,
+        strides: tuple[int, ...] | None = None,
+        checksum: int | None = None,
     ) -> PendingFile | None:
         """Return the file that a value's data will be written to; None if its name is taken.
 
@@ -62,24 +73,31 @@ class TensorFiles:
             name: the value's name, `Functional.linear.0.forward.input.0`.
             dtype: of the tensor.
             shape: of the tensor.
+            strides: of its elements in the file, where they `takes_strides`; by default C's.
             checksum: the CRC-32 of its bytes, where that is known.
         """
-        frame, suffix = self.frame_of(dtype, shape, checksum=checksum)
+        frame, suffix = self.frame_of(dtype, shape, strides=strides, checksum=checksum)
         return self._take(name, suffix, frame)
 
     def frame_of(
-        self, dtype: DType, shape: tuple[int, ...], *, checksum: int | None = None
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        *,
+        strides: tuple[int, ...] | None = None,
+        checksum: int | None = None,
     ) -> tuple[tuple[bytes, bytes], str]:
         """Return what stands around the data of a tensor in its file, and what its name ends with.
 
         Args:
             dtype: of the tensor.
             shape: of the tensor.
+            strides: as `promise` takes them.
             checksum: the CRC-32 of its bytes, where that is known.
         """
         if self._file_format == "npy" and dtype.native:
             return npy_frame(dtype, shape), ".npy"
-        return pt_frame(dtype, shape, checksum=checksum), ".pt"
+        return pt_frame(dtype, shape, strides=strides, checksum=checksum), ".pt"
 
     def promise_link(self, name: str, source: PendingFile) -> PendingFile | None:
         """Return what may become a second name of a file; None if that name is taken.

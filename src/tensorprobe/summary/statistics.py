@@ -28,6 +28,8 @@ except ImportError:
     _gpu = None
 
 __all__ = [
+    "KERNEL_TYPES",
+    "MOST_MEASURED_AT_ONCE",
     "Four",
     "Measured",
     "StatisticsQueue",
@@ -40,11 +42,11 @@ __all__ = [
 Four = tuple[Number | None, Number | None, Number | None, Number | None]
 _NOTHING: Four = (None, None, None, None)
 # More elements than these are shared between threads.
-_SMALL = 1 << 20
-_KERNEL_TYPES = (
+MOST_MEASURED_AT_ONCE = 1 << 20
+_KERNEL_TYPE_NAMES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"
 )  # fmt: skip
-_KERNEL_NAMES = {getattr(torch, name): name for name in _KERNEL_TYPES}
+KERNEL_TYPES = {getattr(torch, name): name for name in _KERNEL_TYPE_NAMES}
 
 
 # Tables of queues that are at rest, by the GPU's index: a step waits while one is made.
@@ -194,9 +196,14 @@ def plan_on_host(
         tensor: a plain tensor.
         ordered: where its elements lie in C order, if that is known.
     """
-    name = _KERNEL_NAMES.get(tensor.dtype)
+    name = KERNEL_TYPES.get(tensor.dtype)
     count = tensor.numel()
-    if name is None or not tensor.is_cpu or not tensor.ndim or not 0 < count <= _SMALL:
+    if (
+        name is None
+        or not tensor.is_cpu
+        or not tensor.ndim
+        or not 0 < count <= MOST_MEASURED_AT_ONCE
+    ):
         return None
     # Memory of a view that negates does not hold its numbers.
     if tensor.is_neg():

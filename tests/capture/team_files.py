@@ -1,0 +1,72 @@
+"""A team with files that it can write, for the tests of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tensorprobe.capture.teamwork import Borrow, find_region, make_team
+from tensorprobe.capture.transport import TensorTransport
+from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.summary.statistics import StatisticsQueue
+
+__all__ = ["MEGABYTE", "TeamFiles", "has_compiled_team"]
+
+MEGABYTE = 1 << 20
+
+
+class TeamFiles:
+    """A team of its own, whose files go to a folder.
+
+    Args:
+        folder: where they go.
+        borrow: gives memory for copies; by default some transport does.
+        region: what makes torch's threads run a function; by default that is looked for.
+    """
+
+    def __init__(
+        self, folder: Path, borrow: Borrow | None = None, region: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.failures: list[str] = []
+        self.transport = TensorTransport(64 * MEGABYTE)
+        self.statistics = StatisticsQueue()
+        address = find_region() if region is None else region
+        team = make_team(
+            threading.RLock(),
+            self.statistics,
+            lambda: None,
+            borrow or self.transport.borrow,
+            self.fail,
+            lambda: address,
+        )
+        assert team is not None
+        self.team = team
+
+    def fail(self, what: str, err: Exception | None) -> None:
+        self.failures.append(f"{what}: {err}")
+
+    def promise(self, name: str, frame: tuple[bytes, bytes] = (b"", b"")) -> PendingFile:
+        return PendingFile(name, str(self.folder), name, "", frame, self.fail)
+
+    def begin(
+        self, name: str, tensor: torch.Tensor, release: Callable[[], None] | None = None
+    ) -> PendingFile:
+        """Have a file written at the end of the record."""
+        file = self.promise(name)
+        self.team.write(file, tensor.data_ptr(), tensor.nbytes, tensor, release)
+        return file
+
+    def write(self, name: str, size: int) -> PendingFile:
+        """Have a file of this size written as all that a record has."""
+        with self.team:
+            return self.begin(name, torch.full((size,), len(name), dtype=torch.uint8))
+
+
+def has_compiled_team() -> bool:
+    """Whether there is a team at all."""
+    lock, queue = threading.RLock(), StatisticsQueue()
+    return make_team(lock, queue, lambda: None, lambda size: None, lambda *_: None) is not None
