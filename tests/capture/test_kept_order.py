@@ -40,6 +40,7 @@ def layouts() -> dict[str, torch.Tensor]:
         "integers": (base * 10).long()[:, ::2].transpose(0, 1),
         "conjugated": pairs.conj().transpose(0, 1),
         "negated": pairs.conj().imag.transpose(0, 1),
+        "negated integers": torch._neg_view((base[0] * 10).long()),
         "empty": base[:0].transpose(0, 1),
         "deep": base.view(2, 3, 2, 4, 16, 2, 2, 24).permute(7, 1, 0, 2, 4, 6, 5, 3),
         "parameter": torch.nn.Parameter(base.clone()).transpose(0, 2),

@@ -258,3 +258,35 @@ def test_a_team_that_is_dropped_gives_its_memory_back(tmp_path: Path) -> None:
     assert pool.used
     del files.team
     assert not pool.used
+
+
+def test_whoever_settles_in_the_middle_of_an_end_finds_what_is_left(files: TeamFiles) -> None:
+    tensor = torch.randn(1 << 16)
+    with files.team:
+        first = files.begin("a", tensor)
+        second = files.begin("b", tensor, files.team.settle)
+        third = files.begin("c", tensor)
+        files.team.ask(tensor)
+    files.team.settle()
+    assert [file.data_name for file in (first, second, third)] == ["a", "b", "c"]
+    assert not files.failures
+
+
+def test_an_interrupt_is_raised_and_not_what_came_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    def borrow(size: int) -> None:
+        raise MemoryError("no room")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    files = with_threads(tmp_path, borrow=borrow)
+    files.team.owe(interrupt)
+    with pytest.raises(KeyboardInterrupt), files.team:
+        file = files.begin("a", torch.randn(1 << 18))
+    assert file.data_name == "a"
+    assert [one.exc_type for one in told] == [MemoryError]

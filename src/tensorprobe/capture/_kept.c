@@ -227,6 +227,18 @@ static PyObject *measure_kept(Gate *self, PyObject *tensor, Elements *elements)
     return measured;
 }
 
+/* Give memory back, whatever has been raised before; -1 if something is raised now. */
+static int give_back(PyObject *release)
+{
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *given = PyObject_CallObject(release, NULL);
+    Py_XDECREF(given);
+    if (kind)
+        PyErr_Restore(kind, value, trace);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Draft a tensor of these elements, with a file of its own. `release` gives them back; NULL: they are its own. */
 static PyObject *draft_elements(Gate *self, PyObject *tensor, PyObject *name, PyObject *framed, Elements *elements,
                                 PyObject *release)
@@ -238,11 +250,8 @@ static PyObject *draft_elements(Gate *self, PyObject *tensor, PyObject *name, Py
         measured = measure_kept(self, tensor, is_kept || !release ? elements : NULL);
     if (measured && is_kept)
         is_kept = team_write((Team *)self->team, file, elements->address, elements->size, tensor, release) ? -1 : 1;
-    else if (release) {
-        PyObject *given = PyObject_CallObject(release, NULL);
-        is_kept = given ? is_kept : -1;
-        Py_XDECREF(given);
-    }
+    else if (release && give_back(release))
+        is_kept = -1;
     if (measured && is_kept >= 0)
         draft = draft_measured(self, tensor, measured, Py_None);
     if (draft && PyObject_SetAttr(draft, text_file, file))
@@ -300,7 +309,7 @@ static PyObject *draft_new_file(Gate *self, PyObject *tensor, PyObject *name)
         Py_RETURN_NONE;
     int aside = is_true(PyObject_CallObject(self->writes_aside, NULL));
     /* Memory of a view that negates does not hold its numbers. */
-    int is_other = !aside && shown.code == FLOATS ? asks(tensor, text_is_neg) : aside;
+    int is_other = aside ? aside : asks(tensor, text_is_neg);
     PyObject *dtype = is_other ? NULL : PyObject_GetAttr(tensor, text_dtype), *draft = NULL;
     PyObject *type = dtype ? PyDict_GetItemWithError(self->kernel_types, dtype) : NULL;
     if (type)

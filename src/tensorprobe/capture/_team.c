@@ -76,7 +76,7 @@ struct Team {
     char is_running;
 };
 
-/* What was raised first. */
+/* What was raised first, or the first interrupt. */
 typedef struct {
     PyObject *kind, *value, *trace;
 } Trouble;
@@ -85,10 +85,19 @@ static void note(Trouble *trouble)
 {
     if (!PyErr_Occurred())
         return;
-    if (trouble->kind)
+    Trouble new;
+    PyErr_Fetch(&new.kind, &new.value, &new.trace);
+    if (!trouble->kind || (PyErr_GivenExceptionMatches(trouble->kind, PyExc_Exception) &&
+                           !PyErr_GivenExceptionMatches(new.kind, PyExc_Exception))) {
+        Trouble before = *trouble;
+        *trouble = new;
+        new = before;
+    }
+    /* Only one can be raised. */
+    if (new.kind) {
+        PyErr_Restore(new.kind, new.value, new.trace);
         PyErr_WriteUnraisable(NULL);
-    else
-        PyErr_Fetch(&trouble->kind, &trouble->value, &trouble->trace);
+    }
 }
 
 static int raise_noted(Trouble *trouble)
@@ -186,6 +195,14 @@ static int end_file(PyObject *file)
     return done ? 0 : -1;
 }
 
+/* Let nobody find what is about to be gone. */
+static void take_out(Line *line, void *item)
+{
+    for (Py_ssize_t i = 0; i < line->count; i++)
+        if (line->items[i] == item)
+            line->items[i] = NULL;
+}
+
 static void end_job(Team *self, Job *job, int is_written, Trouble *trouble)
 {
     int is_done = is_so(job->file, text_is_done);
@@ -201,6 +218,7 @@ static void end_job(Team *self, Job *job, int is_written, Trouble *trouble)
             note(trouble);
     }
     note(trouble);
+    take_out(&self->jobs_now, job);
     free_job(job, trouble);
 }
 
@@ -276,7 +294,7 @@ static void do_meanwhile(void *data)
     }
     if (!PyList_Size(self->owed))
         return;
-    PyObject *owed = self->owed, *none = PyList_New(0);
+    PyObject *none = PyList_New(0), *owed = self->owed;
     if (!none) {
         note(round->trouble);
         return;
@@ -397,6 +415,7 @@ static void let_wait(Team *self, Job *job, Trouble *trouble)
         job->give_back = NULL;
     }
     Py_CLEAR(job->tensor);
+    take_out(&self->jobs_now, job);
     /* Somebody could not wait. */
     if (is_so(job->file, text_is_done))
         end_job(self, job, 1, trouble);
@@ -455,7 +474,8 @@ static void work_on(Team *self, Line *now, Line *copied, Region region, Trouble 
     Py_ssize_t jobs_before = self->jobs_now.count, asked_before = self->asked_now.count;
     char was_running = self->is_running;
     sort_by_size(now);
-    PyObject *links = self->links, *none = PyList_New(0);
+    /* Made first: the collector may come with it, and with that other work. */
+    PyObject *none = PyList_New(0), *links = self->links;
     if (none)
         self->links = none;
     else
@@ -479,9 +499,6 @@ static void work_on(Team *self, Line *now, Line *copied, Region region, Trouble 
         round.namings = work.namings;
         work_together(&work, region);
     }
-    /* They end one by one: nobody may find those that are gone. */
-    self->jobs_now.count = jobs_before;
-    self->asked_now.count = asked_before;
     for (Py_ssize_t i = 0; i < asked.count; i++)
         if (has_room)
             tell_numbers(self, asked.items[i], trouble);
@@ -499,6 +516,8 @@ static void work_on(Team *self, Line *now, Line *copied, Region region, Trouble 
         if (follow(PyTuple_GetItem(link, 0), PyTuple_GetItem(link, 1)))
             note(trouble);
     }
+    self->jobs_now.count = jobs_before;
+    self->asked_now.count = asked_before;
     self->is_running = was_running;
     for (Py_ssize_t i = 0; i < asked.count; i++)
         free_asked(self, asked.items[i]);
@@ -596,9 +615,11 @@ static void empty_line(Team *self, Trouble *trouble)
 static void settle_all(Team *self, Trouble *trouble)
 {
     /* Whoever asks from inside cannot wait for what is on its way. */
-    for (Py_ssize_t i = 0; i < self->jobs_now.count; i++)
-        if (!is_so(((Job *)self->jobs_now.items[i])->file, text_is_done))
-            write_alone(self, self->jobs_now.items[i], trouble);
+    for (Py_ssize_t i = 0; i < self->jobs_now.count; i++) {
+        Job *job = self->jobs_now.items[i];
+        if (job && !is_so(job->file, text_is_done))
+            write_alone(self, job, trouble);
+    }
     for (Py_ssize_t i = 0; i < self->asked_now.count; i++)
         measure_alone(self, self->asked_now.items[i], trouble);
     empty_line(self, trouble);
@@ -614,9 +635,14 @@ int team_write(Team *self, PyObject *file, void *address, Py_ssize_t size, PyObj
 {
     Job *job = PyMem_Calloc(1, sizeof *job);
     if (!job || put(&self->jobs, job)) {
-        PyMem_Free(job);
+        Trouble trouble = {0};
         PyErr_NoMemory();
-        return -1;
+        note(&trouble);
+        PyObject *given = release ? PyObject_CallObject(release, NULL) : NULL;
+        note(&trouble);
+        Py_XDECREF(given);
+        PyMem_Free(job);
+        return raise_noted(&trouble);
     }
     job->file = Py_NewRef(file);
     job->tensor = Py_NewRef(tensor);
@@ -631,7 +657,7 @@ static Job *find_job(Team *self, PyObject *file)
     Line *all[] = {&self->waiting, &self->jobs, &self->jobs_now};
     for (int i = 0; i < 3; i++)
         for (Py_ssize_t k = all[i]->count - 1; k >= 0; k--)
-            if (((Job *)all[i]->items[k])->file == file)
+            if (all[i]->items[k] && ((Job *)all[i]->items[k])->file == file)
                 return all[i]->items[k];
     return NULL;
 }
@@ -641,10 +667,14 @@ int team_link(Team *self, PyObject *file, PyObject *source)
     int is_done = is_so(source, text_is_done);
     if (is_done)
         return is_done < 0 || add_link(self, file, source) ? -1 : 1;
-    Job *job = find_job(self, source);
-    if (job && !job->links && !(job->links = PyList_New(0)))
-        return -1;
-    return !job ? 0 : PyList_Append(job->links, file) ? -1 : 1;
+    PyObject *links = PyList_New(0);
+    Job *job = links ? find_job(self, source) : NULL;
+    if (job && !job->links)
+        job->links = Py_NewRef(links);
+    Py_XDECREF(links);
+    if (!job)
+        return links ? 0 : -1;
+    return PyList_Append(job->links, file) ? -1 : 1;
 }
 
 PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements)
@@ -652,7 +682,10 @@ PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements)
     PyObject *address = PyLong_FromVoidPtr(elements->address);
     Asked *asked = address ? PyMem_Calloc(1, sizeof *asked) : NULL;
     if (asked && (asked->array = self->api->begin(address, elements->count, elements->type))) {
-        asked->measured = PyObject_CallFunctionObjArgs(self->measured_class, Py_None, NULL);
+        /* Not by its own function, in which an interrupt might come. */
+        asked->measured = make_empty(self->measured_class);
+        if (asked->measured && PyObject_SetAttr(asked->measured, text_numbers, Py_None))
+            Py_CLEAR(asked->measured);
         asked->tensor = Py_NewRef(tensor);
         asked->owner = Py_NewRef(elements->owner);
         asked->count = Py_NewRef(elements->count);
@@ -706,6 +739,11 @@ static PyObject *ask_tensor(PyObject *object, PyObject *tensor)
     int is_ordered = last && last->tensor == tensor;
     PyObject *ordered = is_ordered ? PyLong_FromVoidPtr(last->address) : Py_NewRef(Py_None);
     PyObject *plan = ordered ? PyObject_CallFunctionObjArgs(self->plan, tensor, ordered, NULL) : NULL;
+    if (plan && is_ordered && (!self->jobs.count || self->jobs.items[self->jobs.count - 1] != last)) {
+        /* Its data were written meanwhile, and are no longer there. */
+        Py_DECREF(plan);
+        plan = PyObject_CallFunctionObjArgs(self->plan, tensor, Py_None, NULL);
+    }
     PyObject *measured = NULL, *address;
     Elements elements = {0};
     if (plan == Py_None)

@@ -18,7 +18,7 @@ typedef void (*Region)(void (*body)(void *), void *data, unsigned threads, unsig
 
 /* A file to be written: what stands before the content, the content, what stands after it. */
 typedef struct {
-    PyObject *path; /* bytes without a zero inside */
+    PyObject *path; /* bytes without a zero inside; NULL: it stays undone, with the error that is set */
     int error;
     struct iovec pieces[3];
 } Writing;
@@ -26,7 +26,7 @@ typedef struct {
 /* A file that is whole gets another name. */
 typedef struct {
     int error;
-    PyObject *old, *path; /* bytes without a zero inside */
+    PyObject *old, *path; /* as above */
 } Naming;
 
 /* An array to be measured and, unless this is NULL, copied. */

@@ -136,6 +136,8 @@ static int write_hidden(const Writing *writing, const char *path, char *hidden)
 
 static void run_writing(Writing *writing)
 {
+    if (writing->path == NULL)
+        return;
     const char *path = PyBytes_AsString(writing->path);
     char *hidden = malloc(strlen(path) + HIDDEN_ROOM);
     writing->error = hidden == NULL ? ENOMEM : write_hidden(writing, path, hidden);
@@ -145,6 +147,8 @@ static void run_writing(Writing *writing)
 static void run_namings(Naming *namings, Py_ssize_t count)
 {
     for (Naming *naming = namings; naming < namings + count; naming++) {
+        if (naming->old == NULL || naming->path == NULL)
+            continue;
         const char *old = PyBytes_AsString(naming->old), *path = PyBytes_AsString(naming->path);
         naming->error = link(old, path) ? errno : 0;
     }

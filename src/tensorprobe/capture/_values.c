@@ -190,8 +190,9 @@ PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner, Measure meas
         if (numbers && !found && !PyErr_Occurred()) {
             measured = measure(self, view, data);
             PyObject *both = measured ? PyTuple_Pack(2, measured, Py_None) : NULL;
-            if (!both || PyDict_SetItem(numbers, place, both))
-                Py_CLEAR(measured);
+            /* What cannot be remembered is measured again next time. */
+            if (measured && (!both || PyDict_SetItem(numbers, place, both)))
+                PyErr_Clear();
             Py_XDECREF(both);
         }
         Py_XDECREF(numbers);
