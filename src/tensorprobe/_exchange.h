@@ -27,8 +27,8 @@ typedef struct {
 #define EXCHANGE_NAME "dlpack_exchange_api"
 #define EXCHANGE_MAJOR 1
 enum { ON_CUDA = 2 };
-/* Kinds of numbers. Of the first two, memory may hold the negative, or the conjugate: nobody says so. */
-enum { FLOATS = 2, COMPLEX = 5, TRUTHS = 6 };
+/* Kinds of numbers. Memory may hold the negative of any, and the conjugate of the first: nobody says so. */
+enum { COMPLEX = 5, TRUTHS = 6 };
 
 /* Return what a capsule of torch holds; NULL if it is none, or of another time. */
 static inline Exchange *open_exchange(PyObject *capsule)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.statistics import Measured
@@ -107,6 +110,20 @@ def test_a_negated_view_is_not_what_is_in_memory() -> None:
         negated = base.conj().imag
         assert negated.is_neg() and negated.data_ptr() == part.data_ptr()
         assert table.find_numbers(negated) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_negated_view_is_recorded_with_numbers_of_its_own(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    base = torch.tensor([1, 2, 5], dtype=dtype)
+    with PrecisionDebugger(dump_path=tmp_path):
+        base.clone()
+        torch._neg_view(base).clone()
+    calls = json.loads((tmp_path / "step0" / "rank" / "dump.json").read_text())["data"]
+    found = [calls[f"Tensor.clone.{number}.forward"]["input_args"][0] for number in (0, 1)]
+    assert [value["Max"] for value in found] == [5, -1]
+    assert [value["Min"] for value in found] == [1, -5]
 
 
 def test_an_inference_tensor_has_no_version_and_is_not_remembered() -> None:

@@ -15,17 +15,11 @@ import pytest
 import torch
 from torch import nn
 
-from tensorprobe import open_dump
+from tensorprobe import open_dump, save
 from tensorprobe.capture import PrecisionDebugger
 
-LEVELS = ("L0", "L1", "mix")
+LEVELS = ("L0", "L1", "mix", "L2")
 EVERY = [(name, precision) for name in models.CASES for precision in models.PRECISIONS]
-# Each model meets each level, each precision meets each level, and no two runs say the same.
-ONE_LEVEL_EACH = [
-    (name, precision, LEVELS[(row + column) % 3])
-    for row, name in enumerate(models.CASES)
-    for column, precision in enumerate(models.PRECISIONS)
-]
 # Reading the data itself goes other ways than reading statistics.
 WITH_DATA = [
     (name, models.PRECISIONS[(row + column) % 3], kind)
@@ -101,6 +95,33 @@ class Debugger(models.Watch):
         shutil.rmtree(self._dump)
 
 
+class Saving(models.Watch):
+    """At level debug, what the model was given and what it gave is saved, with gradients."""
+
+    def __init__(self, folder: Path) -> None:
+        self._dump = folder / "dump"
+        self._debugger = PrecisionDebugger(dump_path=self._dump, level="debug")
+        self.names: list[set[str]] = []
+
+    def start(self, model: nn.Module) -> None:
+        def save_both(_: nn.Module, args: object, named: object, out: object) -> None:
+            save({"args": args, "named": named, "out": out}, "model")
+
+        self._hook = model.register_forward_hook(save_both, with_kwargs=True)
+        self._debugger.start(model)
+
+    def stop(self) -> None:
+        self._hook.remove()
+        self._debugger.stop()
+
+    def step(self) -> None:
+        self._debugger.step()
+        (part,) = open_dump(self._dump).parts
+        assert not part.known_gaps
+        self.names.append(set(part.names))
+        shutil.rmtree(self._dump)
+
+
 class Idle(models.Watch):
     """A debugger that is there and never started."""
 
@@ -128,7 +149,8 @@ def test_imported_and_off(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "precision", "level"), ONE_LEVEL_EACH)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("name", "precision"), EVERY)
 def test_on_at_every_level(
     tmp_path: Path,
     without_the_tool: dict[str, dict[str, str]],
@@ -142,6 +164,16 @@ def test_on_at_every_level(
     assert len(debugger.calls) == models.STEPS
     assert min(debugger.calls) > 5
     assert min(debugger.backward_calls) > 2
+
+
+@pytest.mark.parametrize(("name", "precision"), EVERY)
+def test_on_for_saved_values(
+    tmp_path: Path, without_the_tool: dict[str, dict[str, str]], name: str, precision: str
+) -> None:
+    saving = Saving(tmp_path)
+    found = models.train(models.CASES[name], precision, saving)
+    assert found == without_the_tool[f"{name}, {precision}"]
+    assert saving.names == [{"model.0.debug", "model_grad.0.debug"}] * models.STEPS
 
 
 @pytest.mark.parametrize(("name", "precision", "kind"), WITH_DATA)

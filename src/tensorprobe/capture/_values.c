@@ -110,13 +110,11 @@ static PyObject *place_of(Gate *self, PyObject *view)
 {
     Shown shown;
     int is_shown = show_tensor(view, &shown) && shown.strides && shown.dimensions <= MOST_SIDES;
-    if (!is_shown || shown.code == FLOATS || shown.code == COMPLEX) {
-        int is_changed = asks(view, text_is_neg);
-        if (!is_changed && (!is_shown || shown.code == COMPLEX))
-            is_changed = asks(view, text_is_conj);
-        if (is_changed)
-            return is_changed < 0 ? NULL : Py_NewRef(Py_None);
-    }
+    int is_changed = asks(view, text_is_neg);
+    if (!is_changed && (!is_shown || shown.code == COMPLEX))
+        is_changed = asks(view, text_is_conj);
+    if (is_changed)
+        return is_changed < 0 ? NULL : Py_NewRef(Py_None);
     if (is_shown)
         return place_of_shown(view, &shown);
     int is_straight = asks(view, text_is_contiguous);

@@ -244,7 +244,7 @@ static PyObject *way_for_shown(Rows *self, PyObject *tensor, Lying *lying)
         return NULL;
     lying->address = (uint64_t)(uintptr_t)shown.data + shown.offset;
     /* Memory of a tensor that negates does not hold its numbers. */
-    if (shown.code == FLOATS && !answers(tensor, text_is_neg, Py_False))
+    if (!answers(tensor, text_is_neg, Py_False))
         return NULL;
     return way_for_dtype(lying->length ? self->piece_ways : self->ways, tensor);
 }
