@@ -57,7 +57,6 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         rank=(1, 4, 5, 6),
         step=(0, 2, 3),
         enable_dataloader=True,
-        precision="high",
         add_apis=("torch_npu.npu_scaled_masked_softmax",),
         skip_apis=("Tensor.__getitem__",),
         scope=("Module.conv1.Conv2d.forward.0", "Module.fc2.Linear.forward.0"),
@@ -103,7 +102,6 @@ def test_every_setting_is_also_an_argument() -> None:
     assert settings_ == {"task", *_GENERAL, *_CAPTURE, *_PRECHECK}
     config = load_config(
         enable_dataloader=True,
-        precision="high",
         add_apis=["a.b"],
         skip_apis="c.d",
         scope=("x", "y"),
@@ -120,7 +118,6 @@ def test_every_setting_is_also_an_argument() -> None:
     )
     assert config == Config(
         enable_dataloader=True,
-        precision="high",
         add_apis=("a.b",),
         skip_apis=("c.d",),
         scope=("x", "y"),
@@ -139,7 +136,7 @@ def test_every_setting_is_also_an_argument() -> None:
 
 @pytest.mark.parametrize("left_open", [None, ""])
 def test_a_field_that_is_left_open_keeps_its_default(tmp_path: Path, left_open: object) -> None:
-    names = ["task", "dump_path", "level", "rank", "step", "precision", "enable_dataloader"]
+    names = ["task", "dump_path", "level", "rank", "step", "enable_dataloader"]
     fields = dict.fromkeys(names, left_open)
     block = dict.fromkeys(_CAPTURE, left_open)
     assert load({**fields, "statistics": block}, tmp_path) == Config()
@@ -241,7 +238,7 @@ def test_the_oldest_file_of_the_pre_check_has_no_block(tmp_path: Path) -> None:
     config = load_config(path, task="run_ut")
     assert config.white_list == ("conv2d",)
     assert config.notices == (
-        f"{path}: precision has no effect: a number of digits, which the older pre-check printed",
+        f"{path}: precision has no effect: statistics are computed in float32 or better",
     )
     assert load_config(path).white_list == ()
 

@@ -28,8 +28,6 @@ APIS = 'names with a dot, such as "torch_npu.npu_rms_norm" or "Tensor.__getitem_
         ("task", ["tensor"], f"is ['tensor'], wanted {TASKS}"),
         ("level", "l1", "is 'l1', wanted 'L0', 'L1', 'L2', 'mix' or 'debug'; did you mean 'L1'?"),
         ("level", 1, "is 1, wanted 'L0', 'L1', 'L2', 'mix' or 'debug'"),
-        ("precision", "hight", "is 'hight', wanted 'high' or 'low'; did you mean 'high'?"),
-        ("precision", True, "is True, wanted 'high' or 'low'"),
         ("dump_path", 5, "is 5, wanted a path"),
         ("dump_path", "a\0b", r"is 'a\x00b', wanted a path"),
         ("dump_path", "\ud800", r"is '\ud800', wanted a path"),

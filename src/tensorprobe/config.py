@@ -33,7 +33,6 @@ Level = Literal["L0", "L1", "L2", "mix", "debug"]
 DataMode = Literal["all", "forward", "backward", "input", "output"]
 SummaryMode = Literal["statistics", "md5"]
 FileFormat = Literal["pt", "npy"]
-Precision = Literal["high", "low"]
 
 Numbers = Sequence[int | str] | int | str
 Names = Sequence[str] | str
@@ -58,7 +57,6 @@ class Config:
     rank: tuple[int, ...] = ()
     step: tuple[int, ...] = ()
     enable_dataloader: bool = False
-    precision: Precision = "low"
     add_apis: tuple[str, ...] = ()
     skip_apis: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
@@ -122,7 +120,6 @@ def load_config(
     rank: Numbers | None = None,
     step: Numbers | None = None,
     enable_dataloader: bool | None = None,
-    precision: str | None = None,
     add_apis: Names | None = None,
     skip_apis: Names | None = None,
     scope: Names | None = None,
@@ -156,7 +153,6 @@ def load_config(
         rank: the ranks to capture, as numbers and ranges such as "4-6"; empty for every one.
         step: the steps to capture, likewise.
         enable_dataloader: start and stop at the iterations of a DataLoader.
-        precision: of the statistics.
         add_apis: functions to capture beside the known ones, such as "torch_npu.npu_rms_norm".
         skip_apis: functions not to capture.
         scope: the first and the last call of the range to capture.
@@ -411,13 +407,6 @@ def _parse_file_format(value: object, spot: _Spot) -> str:
     return _parse_choice(*get_args(FileFormat))(value, spot)
 
 
-def _parse_precision(value: object, spot: _Spot) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        spot.note("has no effect: a number of digits, which the older pre-check printed")
-        return "low"
-    return _parse_choice(*get_args(Precision))(value, spot)
-
-
 def _parse_memory_budget(value: object, spot: _Spot) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_MIB:
         spot.refuse(value, f"a number of MiB from 1 to {_MOST_MIB}")
@@ -484,7 +473,6 @@ _GENERAL: _Parsers = {
     "rank": _parse_numbers,
     "step": _parse_numbers,
     "enable_dataloader": _parse_flag,
-    "precision": _parse_precision,
     "add_apis": _parse_apis,
     "skip_apis": _parse_apis,
 }
@@ -531,6 +519,7 @@ _IGNORED: dict[str, tuple[tuple[object, ...], str]] = {
     "async_dump": ((False,), "the capture never waits for the device"),
     "seed": ((), _SEED),
     "is_deterministic": ((False,), _SEED),
+    "precision": (("high", "low"), "statistics are computed in float32 or better"),
     "acl_config": ((), "kernels are captured without a file for the driver"),
     "dump_enable": ((True,), "start() and stop() switch the capture on and off"),
     "extra_info": ((True,), "stack.json and construct.json are always written"),
