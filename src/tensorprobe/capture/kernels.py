@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.describe import tensors_in
+from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.graph_edges import next_sequence_number
 from tensorprobe.names import ApiCall, Direction
 
@@ -42,9 +43,13 @@ _READING = (
     str(Path(__file__).with_name("subclasses.py")),
 )
 _TORCH_FOLDER = Path(torch.__file__).parent
-# torch puts these between an operator's caller and the handler of a mode.
+# What hides the handler of a mode from the compiler stands between it and an operator's caller.
 _BETWEEN = frozenset(
-    (str(_TORCH_FOLDER / "_compile.py"), str(_TORCH_FOLDER / "_dynamo" / "eval_frame.py"))
+    (
+        str(_TORCH_FOLDER / "_compile.py"),
+        str(_TORCH_FOLDER / "_dynamo" / "eval_frame.py"),
+        hide_from_dynamo.__code__.co_filename,
+    )
 )
 # What a collective wrote is not there yet when its operator returns.
 _LEFT_OUT_SPACES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"))
@@ -107,6 +112,8 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             recorder.fail(name, err)
         return result
 
+    # torch does so, too; its 2.15 compiled us inside a compiled data parallel model all the same.
+    @hide_from_dynamo
     def __torch_dispatch__(
         self,
         func: Any,
