@@ -20,9 +20,9 @@ pytestmark = [
 ]
 
 SCRIPT = """
-import sys
+import functools, sys
 import torch, torch.nn as nn, torch.nn.functional as F
-tool, folder, level = sys.argv[1:]
+tool, folder, kind, level = sys.argv[1:]
 if tool == "msprobe":
     from msprobe.pytorch import PrecisionDebugger
 else:
@@ -43,7 +43,24 @@ class Block(nn.Module):
         x = x + self.proj((weights @ v).transpose(1, 2).reshape(batch, length, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
-class Model(nn.Module):
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(3, 8, 3, padding=1), nn.ConvTranspose2d(8, 4, 2)
+        self.norm, self.slope, self.pool = nn.BatchNorm2d(8), nn.PReLU(), nn.MaxPool2d(2)
+        self.last, self.head = nn.Conv1d(4, 6, 3), nn.Linear(6, 5)
+        self.gain = 1.5
+
+    def forward(self, x):
+        x = self.pool(self.slope(self.norm(self.wide(x))))
+        x = 0.5 * x * (1.0 + torch.tanh(0.79 * (x + 0.044715 * torch.pow(x, 3.0))))
+        half = 0.5
+        x = half * self.narrow(x) + self.gain * F.logsigmoid(x[:, :4, :1, :1])
+        x = functools.partial(F.softplus, beta=2.0)(self.last(x.flatten(2)))
+        best, _ = x.topk(2, dim=-1)
+        return self.head(best.max(dim=-1).values * (2 - half))
+
+class Gpt(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens = nn.Embedding(50, 16)
@@ -54,27 +71,33 @@ class Model(nn.Module):
         x = self.tokens(ids)
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        return self.head(x).reshape(-1, 50)
 
 torch.manual_seed(0)
-model = Model()
-ids, targets = torch.randint(0, 50, (2, 5)), torch.randint(0, 50, (10,))
+if kind == "gpt":
+    model, given, targets = Gpt(), torch.randint(0, 50, (2, 5)), torch.randint(0, 50, (10,))
+else:
+    model, given, targets = Cnn(), torch.randn(4, 3, 8, 8), torch.randint(0, 5, (4,))
 debugger = PrecisionDebugger(task="statistics", dump_path=folder, level=level)
 debugger.start(model)
-F.cross_entropy(model(ids).reshape(-1, 50), targets).backward()
+F.cross_entropy(model(given), targets).backward()
 debugger.stop()
 debugger.step()
 """
 
 
-@pytest.fixture(scope="module", params=["L0", "L1", "mix"])
+@pytest.fixture(
+    scope="module",
+    params=[(kind, level) for kind in ("gpt", "cnn") for level in ("L0", "L1", "mix")],
+    ids="-".join,
+)
 def dumps(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[RankDump, RankDump]:
     folder = tmp_path_factory.mktemp("both")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
     for tool in ("msprobe", "tensorprobe"):
-        command = [PEER, "-c", SCRIPT, tool, str(folder / tool), request.param]
+        command = [PEER, "-c", SCRIPT, tool, str(folder / tool), *request.param]
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, env=environment
         )
@@ -127,7 +150,7 @@ def test_forward_values_and_parameter_gradients_are_the_same(
         for name, value in leaves_of(call).items():
             assert agree(mine[name], value), name
             compared += 1
-    assert compared > 80
+    assert compared > 30
 
 
 def test_module_gradients_are_the_same(dumps: tuple[RankDump, RankDump]) -> None:

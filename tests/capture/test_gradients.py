@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], Callable[..., Any]]] = {
         [(2, 3, 4), (2, 4, 5), (5,)],
         lambda *args: torch.einsum("bij,bjk,k->bi", *args),
     ),
-    "bilinear": ("Torch.bilinear", [(4, 3), (4, 2), (5, 3, 2), (5,)], functional.bilinear),
+    "bilinear": ("Functional.bilinear", [(4, 3), (4, 2), (5, 3, 2), (5,)], functional.bilinear),
     "cross_entropy": (
         "Functional.cross_entropy",
         [(5, 4)],
@@ -104,10 +104,10 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], Callable[..., Any]]] = {
         ),
     ),
     "embedding": ("Functional.embedding", [(7, 4)], lambda w: functional.embedding(_INDEX, w)),
-    "conv2d": ("Torch.conv2d", [(2, 3, 6, 6), (4, 3, 3, 3), (4,)], functional.conv2d),
-    "conv1d without bias": ("Torch.conv1d", [(2, 3, 6), (4, 3, 3)], functional.conv1d),
+    "conv2d": ("Functional.conv2d", [(2, 3, 6, 6), (4, 3, 3, 3), (4,)], functional.conv2d),
+    "conv1d without bias": ("Functional.conv1d", [(2, 3, 6), (4, 3, 3)], functional.conv1d),
     "conv_transpose2d": (
-        "Torch.conv_transpose2d",
+        "Functional.conv_transpose2d",
         [(2, 3, 4, 4), (3, 4, 2, 2), (4,)],
         functional.conv_transpose2d,
     ),

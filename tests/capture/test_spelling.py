@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,116 @@ def test_operators_keep_their_spelling(tmp_path: Path) -> None:
         *("__gt__", "__le__", "__ne__", "__eq__"),
         *(("__getitem__",) if is_indexing_told else ()),
     ]
+
+
+class Scaled(torch.nn.Module):
+    """Numbers left and right of operators, in every way of writing them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.weight = 1.5, torch.nn.Parameter(torch.ones(3))
+
+    def reflected(self, x: Tensor, n: Tensor) -> None:
+        scale, found = 2.0, 0
+        _ = (2 * (x - x), 1.0 + torch.tanh(x), 2 * self.weight, 3 * {"x": x}["x"])
+        _ = (scale * x, scale * (x - x), self.gain * x, self.gain * self.weight)
+        _ = (GAIN * x, GAIN * x.relu(), 3 & n, 1 | n, 1 ^ n)
+        _ = found + x.sum()
+
+    def in_order(self, x: Tensor, n: Tensor) -> None:
+        scale = 2.0
+        _ = ((x - x) * 2, torch.tanh(x) + 1.0, self.weight * 2, {"x": x}["x"] * 3)
+        _ = (x * scale, (x - x) * scale, x * self.gain, self.weight * self.gain)
+        _ = (x * GAIN, x.relu() * GAIN, n & 3, n | 1, n ^ 1, x * (2 if scale else 3))
+
+
+GAIN = 0.5
+
+
+@pytest.mark.parametrize("is_reflected", [True, False])
+def test_a_number_before_the_operator_is_told_from_one_behind_it(
+    tmp_path: Path, is_reflected: bool
+) -> None:
+    model, x, n = Scaled(), torch.ones(3), torch.arange(3)
+    run = model.reflected if is_reflected else model.in_order
+    names = [name.split(".")[1] for name in capture(tmp_path, lambda: run(x, n)).names]
+    operators = [name for name in names if name.startswith("__") and name != "__sub__"]
+    assert len(operators) == 14
+    assert [name.startswith("__r") for name in operators] == [is_reflected] * 14
+
+
+def test_variables_are_looked_at_and_not_kept(tmp_path: Path) -> None:
+    def run() -> None:
+        x, scale = torch.ones(3), 2.0
+        known = weakref.ref(x)
+        _ = (scale * x, scale * x.relu(), x * scale)
+        del x
+        assert known() is None
+
+    names = [name.split(".")[1] for name in capture(tmp_path, run).names]
+    assert names == ["ones", "__rmul__", "relu", "__rmul__", "__mul__"]
+
+
+def test_what_the_user_got_from_locals_stays_his(tmp_path: Path) -> None:
+    def run() -> None:
+        x, scale = torch.ones(3), 2.0
+        mine = locals()
+        _ = (scale * x, scale * x.relu(), x * scale)
+        assert mine["x"] is x and mine["scale"] == 2.0
+
+    capture(tmp_path, run)
+
+
+def test_functions_have_the_name_that_users_know_them_by(tmp_path: Path) -> None:
+    x, image = torch.randn(2, 4), torch.randn(1, 1, 4, 4)
+    slope = torch.nn.PReLU()
+
+    def run() -> None:
+        F.conv2d(image, image[:, :, :2, :2])
+        slope(x)
+        F.logsigmoid(x)
+        F.threshold(x, 0.1, 0.0)
+        F.max_pool2d(image, 2)
+        F.max_pool2d(image, 2, return_indices=True)
+        torch.nn.PixelShuffle(2)(torch.ones(1, 4, 2, 2))
+        F.gelu(x)
+        torch.tanh(x)
+
+    names = [".".join(name.split(".")[:2]) for name in capture(tmp_path, run).names]
+    assert [name for name in names if name not in ("Tensor.__getitem__", "Torch.ones")] == [
+        *("Functional.conv2d", "Functional.prelu", "Functional.logsigmoid"),
+        *("Functional.threshold", "Functional.max_pool2d", "Functional.max_pool2d"),
+        *("Functional.pixel_shuffle", "Functional.gelu", "Torch.tanh"),
+    ]
+
+
+def test_nothing_that_a_call_was_given_is_lost_where_it_was_not_written_there(
+    tmp_path: Path,
+) -> None:
+    x, weight = torch.randn(2, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+
+    def run() -> None:
+        functools.partial(F.softmax, dim=0)(x)
+        list(map(F.softmax, [x], [1]))
+        operator.methodcaller("split", 2, dim=1)(x)
+        normed = functools.partial(F.layer_norm, normalized_shape=(4,), weight=weight)(x)
+        functools.partial(F.layer_norm, x, (4,))(weight)
+        given = {"normalized_shape": (4,), "eps": 0.1}
+        F.layer_norm(x, **given)
+        normed.sum().backward()
+
+    calls = {call.name: call for call in capture(tmp_path, run)}
+
+    def named(name: str) -> list[str]:
+        return list(calls[name].kwargs or {})
+
+    assert named("Functional.softmax.0.forward") == ["dim"]
+    assert named("Functional.softmax.1.forward") == ["dim"]
+    assert named("Tensor.split.0.forward") == ["dim"]
+    assert named("Functional.layer_norm.0.forward") == ["weight"]
+    assert named("Functional.layer_norm.1.forward") == ["weight"]
+    assert named("Functional.layer_norm.2.forward") == ["eps"]
+    assert len(calls["Functional.layer_norm.0.backward"].outputs or ()) == 2
 
 
 def test_arguments_stand_in_order_or_by_name_as_they_were_written(tmp_path: Path) -> None:

@@ -264,7 +264,8 @@ static PyObject *watch_known(Gate *self, PyObject *known, PyObject *function, Py
     if (!is_left_out && flags & MAYBE_OPERATOR) {
         PyObject *written = PyObject_CallFunctionObjArgs(self->as_written, api, args, frame, NULL);
         Py_DECREF(full_name);
-        full_name = written ? PyObject_GetAttr(written, text_full_name) : NULL;
+        is_left_out = written == Py_None;
+        full_name = written && !is_left_out ? PyObject_GetAttr(written, text_full_name) : NULL;
         Py_XDECREF(written);
     }
     if (is_left_out > 0)

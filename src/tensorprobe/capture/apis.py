@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ _RULES: dict[str, Any] = json.loads(Path(__file__).with_name("apis.json").read_t
 _LEFT_OUT = {kind: frozenset(names) for kind, names in _RULES["left_out"].items()}
 _GETTERS = frozenset(_RULES["getters"])
 _VF = frozenset(_RULES["VF"])
+_OTHER_NAMES: dict[str, str] = _RULES["other_names"]
 _LEFT_OUT_MODULES = tuple(_RULES["left_out_modules"])
 _TENSOR_BASE = torch._C.TensorBase if hasattr(torch._C, "TensorBase") else torch._C._TensorBase
 # Written as operators; torch hands all of them over under one function.
@@ -42,18 +43,42 @@ _OWN_OPERATORS = {
     )
     if hasattr(torch.Tensor, name)
 }
+# Functions that an operator may hide behind.
+_MAYBE_OPERATORS = frozenset(
+    ("add", "add_", "bitwise_and", "bitwise_or", "bitwise_xor", "div", "div_", "eq",
+     "floor_divide_", "ge", "gt", "le", "lt", "matmul", "mul", "mul_", "ne", "neg", "pow",
+     "remainder", "remainder_", "sub", "sub_", "true_divide")
+)  # fmt: skip
+# What torch.nn.functional hands out has the name that it has there, also where torch itself has the
+# same function: F.conv2d is torch.conv2d, and F.threshold calls itself _threshold.
+_FUNCTIONALS: dict[Any, str] = {
+    function: name
+    for name, function in vars(torch.nn.functional).items()
+    if not name.startswith("_")
+    and isinstance(function, (BuiltinFunctionType, FunctionType))
+    and function.__module__ in (None, "torch", "torch._C._nn", "torch.nn.functional")
+}
+# Where a name's functions are, as a user writes it and as a dump has it.
+_HOMES: dict[str, tuple[str, Any]] = {
+    "torch.nn.functional.": ("Functional", torch.nn.functional),
+    "torch.Tensor.": ("Tensor", torch.Tensor),
+    "torch.": ("Torch", torch),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The two parts of an API's name, and both together."""
+    """The two parts of an API's name, both together, and whether an operator may be behind it."""
 
     api_type: str
     api_name: str
     full_name: str = field(init=False)
+    may_be_operator: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "full_name", f"{self.api_type}.{self.api_name}")
+        is_behind_one = self.api_type == "Tensor" and self.api_name in _MAYBE_OPERATORS
+        object.__setattr__(self, "may_be_operator", is_behind_one)
 
 
 class ApiTable:
@@ -61,15 +86,19 @@ class ApiTable:
 
     Args:
         add: names to count although the rules leave them out, `Tensor.item`.
-        skip: names to leave out although the rules count them, `Tensor.__getitem__`.
+        skip: names to leave out although the rules count them, `Tensor.__getitem__`, also as Python
+            knows them, `torch.nn.functional.gelu`.
 
     Attributes:
+        unknown: names to leave out that no function of torch has.
         usual: what gate.py notes of functions whose calls compiled code can record.
     """
 
     def __init__(self, *, add: Iterable[str] = (), skip: Iterable[str] = ()) -> None:
         self._add = frozenset(add)
-        self._skip = frozenset(skip)
+        named = {name: _as_in_dump(name) for name in skip}
+        self._skip = frozenset(named.values())
+        self.unknown = tuple(name for name, full in named.items() if not _exists(full))
         self._known: dict[Any, Api | None] = {}
         self._custom: dict[Any, Api] = {}
         self.usual: dict[Any, tuple[Api, str, int] | None] = {}
@@ -107,16 +136,45 @@ class ApiTable:
         api = _name_of(function)
         if api is None:
             return None
-        full = api.full_name
-        if full in self._skip:
+        if self.is_skipped(api) and not api.may_be_operator:
             return None
         is_left_out = api.api_name in _LEFT_OUT.get(api.api_type, ())
-        return None if is_left_out and full not in self._add else api
+        return None if is_left_out and api.full_name not in self._add else api
+
+    def is_skipped(self, api: Api) -> bool:
+        """Whether the user leaves out an API, which may have been written as an operator."""
+        return api.full_name in self._skip
+
+
+def _as_in_dump(name: str) -> str:
+    """Return the name that a function has in a dump.
+
+    >>> _as_in_dump("torch.nn.functional.gelu"), _as_in_dump("Tensor.__add__")
+    ('Functional.gelu', 'Tensor.__add__')
+    """
+    for home, (kind, _) in _HOMES.items():
+        if name.startswith(home):
+            return f"{kind}.{name.removeprefix(home)}"
+    return name
+
+
+def _exists(full_name: str) -> bool:
+    """Whether torch has a function of this name, where that can be told."""
+    kind, *parts = full_name.split(".")
+    found = next((space for other, space in _HOMES.values() if other == kind), None)
+    if found is None:
+        return True
+    for part in parts:
+        found = getattr(found, part, None)
+    return found is not None
 
 
 def _name_of(function: Callable[..., Any]) -> Api | None:
     if function in _OWN_OPERATORS:
         return Api("Tensor", _OWN_OPERATORS[function])
+    if function in _FUNCTIONALS:
+        name = _FUNCTIONALS[function]
+        return Api("Functional", _OTHER_NAMES.get(name, name))
     name = getattr(function, "__name__", "")
     module = getattr(function, "__module__", None) or ""
     if name in ("__get__", "__set__", "__delete__"):

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.gate import note_function
-from tensorprobe.capture.operators import is_right_operand, operator_at
+from tensorprobe.capture.operators import is_reflected, operator_at
 from tensorprobe.capture.spelling import as_spelled
 
 if TYPE_CHECKING:
@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FunctionWatcher"]
 
-# Functions that an operator may hide behind.
-_MAYBE_OPERATORS = frozenset(
-    ("add", "add_", "div", "div_", "eq", "ge", "gt", "le", "lt", "matmul", "mul", "mul_", "ne",
-     "neg", "pow", "remainder", "remainder_", "sub", "sub_", "true_divide")
-)  # fmt: skip
-
-
+# Operators of a tensor and a number that torch hands over in one order.
+_COMMUTATIVE = frozenset(("__add__", "__mul__", "__and__", "__or__", "__xor__"))
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
@@ -76,7 +71,7 @@ class FunctionWatcher(TorchFunctionMode):
         """Leave the usual calls to compiled code."""
         usual = self._session.apis.usual
         slow, is_distributed = self.__torch_function__, self._is_distributed
-        gate.watch(self, slow, usual, _as_written, _is_machinery, is_distributed)
+        gate.watch(self, slow, usual, self._as_written, _is_machinery, is_distributed)
         self._gate = gate
         # torch asks the object, not its class.
         self.__dict__["__torch_function__"] = gate
@@ -109,7 +104,7 @@ class FunctionWatcher(TorchFunctionMode):
             return run(*args, **kwargs)
         api = self._session.apis.look_up(func)
         if self._gate is not None and not is_replaced:
-            note_function(self._session.apis, func, api, is_operator=_may_be_operator(api))
+            note_function(self._session.apis, func, api)
         if api is None or (torch._C._current_graph_task_id() != -1 and _is_inside_operator(func)):
             return func(*args, **kwargs)
         if self._is_distributed and _is_machinery(sys._getframe(1)):
@@ -118,12 +113,20 @@ class FunctionWatcher(TorchFunctionMode):
             # When batches of a DataLoader's workers arrive differs from run to run.
             return func(*args, **kwargs)
         frame = sys._getframe(1)
-        if _may_be_operator(api):
-            api = _as_written(api, args, frame)
+        if api.may_be_operator:
+            written = self._as_written(api, args, frame)
+            if written is None:
+                return func(*args, **kwargs)
+            api = written
         spelled = as_spelled(func, args, kwargs, frame)
         if types:
             return self._watch_subclasses(api, func, args, kwargs, spelled)
         return self._session.watch_call(api, func, args, kwargs, spelled=spelled)
+
+    def _as_written(self, api: Api, args: tuple[Any, ...], frame: FrameType) -> Api | None:
+        """Return what a call was written as in a frame; None if that is left out."""
+        written = _read_operator(api, args, frame)
+        return None if self._session.apis.is_skipped(written) else written
 
     def _watch_subclasses(
         self, api: Api, func: Callable[..., Any], args: Any, kwargs: Any, spelled: Any
@@ -219,11 +222,7 @@ def _is_machinery(frame: FrameType) -> bool:
     return caller is not None and caller.f_code.co_filename.startswith(_DISTRIBUTED)
 
 
-def _may_be_operator(api: Api | None) -> bool:
-    return api is not None and api.api_type == "Tensor" and api.api_name in _MAYBE_OPERATORS
-
-
-def _as_written(api: Api, args: tuple[Any, ...], frame: FrameType) -> Api:
+def _read_operator(api: Api, args: tuple[Any, ...], frame: FrameType) -> Api:
     """Return the operator that a call was written as in a frame, or the API that it is."""
     while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
         # A mode of somebody else's stands above ours and hands its call on.
@@ -231,8 +230,11 @@ def _as_written(api: Api, args: tuple[Any, ...], frame: FrameType) -> Api:
     name = operator_at(frame)
     if name is None:
         return api
-    if len(args) == 2 and not isinstance(args[1], torch.Tensor) and name in ("__add__", "__mul__"):
-        name = operator_at(frame, is_other_first=is_right_operand(frame, args[0])) or name
+    if name in _COMMUTATIVE and len(args) == 2 and not isinstance(args[1], torch.Tensor):
+        # Of these, torch has another function for the operator that is not reflected.
+        is_reflected_alone = api.api_name.startswith("bitwise_")
+        is_other_first = is_reflected_alone or is_reflected(frame, args[0])
+        name = operator_at(frame, is_other_first=is_other_first) or name
     return _operator(name)
 
 

@@ -56,14 +56,13 @@ def make_gate(session: Session) -> Any | None:
     return compiled.Gate(known | parts)
 
 
-def note_function(apis: ApiTable, function: Any, api: Api | None, *, is_operator: bool) -> None:
+def note_function(apis: ApiTable, function: Any, api: Api | None) -> None:
     """Note how calls of a function of torch are recorded, the first time that it comes.
 
     Args:
         apis: where it is noted.
         function: the function; nobody has put it in the place of another.
         api: what it is called; None if its calls do not count.
-        is_operator: whether an operator may stand behind it.
     """
     # Who calls this one matters: see FunctionWatcher.
     if function in apis.usual or function is torch.empty:
@@ -72,6 +71,6 @@ def note_function(apis: ApiTable, function: Any, api: Api | None, *, is_operator
         apis.usual[function] = None
         return
     is_python = getattr(function, "__code__", None) is not None
-    flags = _MAYBE_OPERATOR * is_operator | _IS_PYTHON * is_python
+    flags = _MAYBE_OPERATOR * api.may_be_operator | _IS_PYTHON * is_python
     flags |= _WRITES_UNSEEN * (api.api_name in WRITES_UNSEEN)
     apis.usual[function] = (api, api.full_name, flags)

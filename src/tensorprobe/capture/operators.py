@@ -7,9 +7,12 @@ that instruction runs, so it is worked out once per place.
 from __future__ import annotations
 
 import dis
+import inspect
+import sys
 from types import CodeType, FrameType
+from typing import Any
 
-__all__ = ["instructions_of", "is_right_operand", "operator_at"]
+__all__ = ["instructions_of", "is_reflected", "operator_at"]
 
 _BINARY = {
     "+": "add", "&": "and", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul",
@@ -32,10 +35,20 @@ _OLD_BINARY = {
 }  # fmt: skip
 _REFLECTED = frozenset(("add", "mul", "and", "or", "xor"))
 
+# What an operand was loaded from: whether that is a global variable, its name, and those of
+# attributes; or a number that is written there; None: something else.
+_Operand = tuple[Any, ...] | str | None
+_NUMBER = "number"
+_UNKNOWN = object()
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+_NO_EFFECT = frozenset(("CACHE", "EXTENDED_ARG", "NOP"))
+# Of a dict that only its frame has: the frame, the name for it here, and the question.
+_OWN_COUNT = 3
+
 # By the code's id: a code's own hash reads all of it, each time. What is in here keeps the codes
 # alive, so that no id is handed out again.
 _instructions: dict[int, tuple[CodeType, dict[int, dis.Instruction]]] = {}
-_right_names: dict[tuple[int, int], str | None] = {}
+_operands: dict[tuple[int, int], tuple[_Operand, _Operand]] = {}
 _known: dict[tuple[int, int, bool], str | None] = {}
 
 
@@ -90,29 +103,95 @@ def instructions_of(code: CodeType) -> dict[int, dis.Instruction]:
     return known[1]
 
 
-def is_right_operand(frame: FrameType, value: object) -> bool:
-    """Whether a value stands right of the operator that a frame is executing, if that shows.
+def is_reflected(frame: FrameType, tensor: object) -> bool:
+    """Whether the number stands left of the operator that a frame is executing, as in `2 * x`.
 
-    Only an operand that was loaded by its name shows itself; for any other the answer is no.
+    A number that is written there shows itself, and so does a value that is loaded by its name, or
+    by that of an attribute; for anything else on both sides the answer is no.
+
+    Args:
+        frame: executes an operator of a tensor and of something else.
+        tensor: the tensor.
     """
     key = (id(frame.f_code), frame.f_lasti)
-    if key not in _right_names:
-        _right_names[key] = _right_name(frame)
-    name = _right_names[key]
-    if name is None:
-        return False
-    return frame.f_locals.get(name, frame.f_globals.get(name)) is value
+    if key not in _operands:
+        _operands[key] = _read_operands(frame)
+    left, right = _operands[key]
+    if isinstance(left, str) or isinstance(right, str):
+        return left == _NUMBER
+    found = _value_of(frame, left)
+    if found is not _UNKNOWN:
+        return found is not tensor
+    return _value_of(frame, right) is tensor
 
 
-def _right_name(frame: FrameType) -> str | None:
-    instructions = instructions_of(frame.f_code)
-    before = [found for offset, found in instructions.items() if offset < frame.f_lasti]
-    loads = [found for found in before[-3:] if found.opname != "CACHE"]
-    if not loads or not loads[-1].opname.startswith(
-        ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")
-    ):
+def _read_operands(frame: FrameType) -> tuple[_Operand, _Operand]:
+    """Return what stands left and right of an operator."""
+    before = [
+        found
+        for offset, found in instructions_of(frame.f_code).items()
+        if offset < frame.f_lasti and found.opname not in _NO_EFFECT
+    ]
+    start, is_shared = _start_of_operand(before)
+    if start is None:
+        return None, None
+    right = _describe_operand(before[start:])
+    if is_shared:
+        # Some instructions load two variables.
+        return _describe_operand(before[start : start + 1], place=0), right
+    del before[start:]
+    start, _ = _start_of_operand(before)
+    return (None if start is None else _describe_operand(before[start:])), right
+
+
+def _start_of_operand(before: list[dis.Instruction]) -> tuple[int | None, bool]:
+    """Return where the last value begins to be made, and whether the one below is made there."""
+    missing = 1
+    for at in range(len(before) - 1, -1, -1):
+        found = before[at]
+        if found.opcode in _JUMPS or found.is_jump_target:
+            # What ran is one of several ways.
+            break
+        missing -= dis.stack_effect(found.opcode, found.arg, jump=False)
+        if missing <= 0:
+            return at, missing < 0
+    return None, False
+
+
+def _describe_operand(instructions: list[dis.Instruction], place: int = 1) -> _Operand:
+    """Say what instructions load; of an instruction that loads two, the one at a place."""
+    first, *others = instructions
+    if not others and first.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+        return _NUMBER
+    if not first.opname.startswith(("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")):
         return None
-    name = loads[-1].argval
-    # Python 3.12 and later load two at once.
-    right: str = name[-1] if isinstance(name, tuple) else name
-    return right
+    if any(found.opname != "LOAD_ATTR" for found in others):
+        return None
+    name = first.argval[place] if isinstance(first.argval, tuple) else first.argval
+    return (first.opname == "LOAD_GLOBAL", name, *(found.argval for found in others))
+
+
+def _value_of(frame: FrameType, operand: _Operand) -> object:
+    """Return a value that was loaded, without running any code of the user's."""
+    if operand is None or isinstance(operand, str):
+        return _UNKNOWN
+    is_global, name, *attributes = operand
+    value = frame.f_globals.get(name, _UNKNOWN) if is_global else _variable(frame, name)
+    for attribute in attributes:
+        try:
+            space = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return _UNKNOWN
+        value = space.get(attribute, _UNKNOWN) if type(space) is dict else _UNKNOWN
+    return value
+
+
+def _variable(frame: FrameType, name: str) -> object:
+    space = frame.f_locals
+    value = space.get(name, _UNKNOWN)
+    is_copy = type(space) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_copy and sys.getrefcount(space) == _OWN_COUNT:
+        # Before Python 3.13 a frame keeps this copy of its variables, and so all of them alive.
+        # Where the user has called locals(), he holds it, too.
+        space.clear()
+    return frame.f_globals.get(name, _UNKNOWN) if value is _UNKNOWN else value
