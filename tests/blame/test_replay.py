@@ -56,6 +56,21 @@ def test_every_sort_of_call_is_replayed_to_its_rounding(name: str, run: Side) ->
         assert output.candidate.relative < 1e-6
 
 
+def test_an_item_that_is_set_is_replayed_backward(tmp_path: Path) -> None:
+    x, v = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    debugger = PrecisionDebugger(task="tensor", dump_path=str(tmp_path), level="L1")
+    debugger.start()
+    hidden = x * 2.0
+    hidden[1:] = v
+    hidden.square().sum().backward()
+    debugger.step()
+    debugger.close()
+    run = Side(open_dump(tmp_path).parts[0])
+    split = split_call(pair_named(run, "Tensor.__setitem__.0.backward"), run, run)
+    assert not split.skipped
+    assert [output.candidate.relative < 1e-6 for output in split.outputs] == [True, True]
+
+
 def test_parameter_gradients_are_replayed_through_their_module(run: Side) -> None:
     name = next(
         name for name in run.calls if name.startswith("Module.first.Linear.parameters_grad")

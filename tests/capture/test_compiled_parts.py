@@ -346,7 +346,7 @@ def test_a_model_is_walked_through_as_torch_does_it() -> None:
 def test_a_gradient_is_changed_as_python_changes_it() -> None:
     compiled = graph_edges.compiled_graph()
     gradient = torch.arange(24.0).view(4, 6)
-    part = graph_edges._place_in_base(torch.empty(4, 6)[1:, 2:])
+    part = graph_edges.place_in_base(torch.empty(4, 6)[1:, 2:])
     assert part is not None
     reshape = graph_edges._Reshape(torch.Size((2, 12)))
     transpose = graph_edges._transpose

@@ -27,6 +27,14 @@ _INDEX = torch.tensor([2, 0, 2])
 _CLASSES = torch.tensor([1, 0, 3, -100, 2])
 _MASK = torch.rand(3, 4, generator=torch.Generator().manual_seed(7)) > 0.5
 
+
+def _written(hidden: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """Write into a copy: nobody may write into a leaf."""
+    hidden = hidden * 1
+    hidden[index] = value
+    return hidden
+
+
 # The call's name in the dump, the shapes of its tensor arguments, and the call.
 CASES: dict[str, tuple[str, list[tuple[int, ...]], Callable[..., Any]]] = {
     "linear 2-d": ("Functional.linear", [(5, 3), (4, 3)], functional.linear),
@@ -125,6 +133,10 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], Callable[..., Any]]] = {
     "masked_fill": ("Tensor.masked_fill", [(3, 4)], lambda x: x.masked_fill(_MASK, 0.0)),
     "index": ("Tensor.__getitem__", [(3, 4)], lambda x: x[_INDEX]),
     "slice": ("Tensor.__getitem__", [(3, 4)], lambda x: x[1:, ::2]),
+    "set row": ("Tensor.__setitem__", [(3, 4), (4,)], lambda x, v: _written(x, 1, v)),
+    "set rows": ("Tensor.__setitem__", [(3, 4), (4,)], lambda x, v: _written(x, slice(2), v)),
+    "set number": ("Tensor.__setitem__", [(3, 4)], lambda x: _written(x, (0, 1), 2.5)),
+    "set masked": ("Tensor.__setitem__", [(3, 4), ()], lambda x, v: _written(x, _MASK, v)),
     "gather": ("Torch.gather", [(3, 4)], lambda x: torch.gather(x, 0, _INDEX[None].expand(3, 3))),
     "index_add": (
         "Tensor.index_add",
@@ -163,7 +175,7 @@ def test_a_call_has_the_gradients_of_its_outputs_and_of_its_arguments(
 ) -> None:
     if case == "rms_norm" and not hasattr(functional, "rms_norm"):
         pytest.skip("this torch has no rms_norm")
-    if case == "index" and not tells_of_indexing():
+    if case in ("index", "set masked") and not tells_of_indexing():
         pytest.skip("this torch tells nobody that a tensor is indexed")
     name, shapes, function = CASES[case]
     sources = leaves(*shapes)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from gradient_runs import Capture, assert_equal, capturing, leaves
+from gradient_runs import Capture, Captured, assert_equal, capturing, leaves
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from tensorprobe.capture import PrecisionDebugger
+from torch_abilities import tells_of_indexing
 
 
 @pytest.fixture
@@ -180,6 +186,160 @@ def test_residual_addition_in_place(capture: Capture) -> None:
     assert_equal(captured.outputs("Tensor.__iadd__.0.backward"), [upstream, upstream])
     expected = torch.autograd.grad(functional.linear(x, w), (x, w), upstream)
     assert_equal(captured.outputs("Functional.linear.0.backward"), expected)
+
+
+# --- calls that return nothing and write into an argument ----------------------------------------
+
+_ROWS = torch.tensor([True, False, True])
+# What is written into a 3×4 tensor: where, and the shape of what; None: a number.
+SETS: dict[str, tuple[Any, tuple[int, ...] | None]] = {
+    "row": (1, (4,)),
+    "rows of one": (slice(1, 3), (4,)),
+    "column": ((slice(None), -1), (3,)),
+    "element": ((1, 2), ()),
+    "mask": (_ROWS, (2, 4)),
+    "mask of one": (_ROWS, (4,)),
+    "whole": (..., (3, 4)),
+    "number": (0, None),
+}
+# What is written into, from a leaf of 2×3×4.
+TARGETS: dict[str, Callable[[Tensor], Tensor]] = {
+    "computed": lambda x: x[0].sin(),
+    "view": lambda x: x.sin()[1],
+    "without a gradient": lambda x: x[0].detach().sin(),
+    "view without a gradient": lambda x: x.detach().sin()[1],
+}
+
+
+def set_gradients(
+    target: Tensor, index: Any, value: Tensor | float, upstream: Tensor
+) -> list[Tensor | None]:
+    """What autograd says of `target[index] = value`, argument by argument."""
+    before = target.detach().clone().requires_grad_(target.requires_grad)
+    given = value.detach().clone().requires_grad_() if isinstance(value, Tensor) else value
+    after = before.clone()
+    after[index] = given
+    wanted = [one for one in (before, given) if isinstance(one, Tensor) and one.requires_grad]
+    found = iter(torch.autograd.grad(after, wanted, upstream))
+    arguments = [one for one in (before, index, given) if isinstance(one, Tensor)]
+    return [next(found) if one.requires_grad else None for one in arguments]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "autocast"])
+@pytest.mark.parametrize(
+    ("where", "into"),
+    [(w, i) for w in SETS for i in TARGETS if SETS[w][1] is not None or "without" not in i],
+)
+def test_an_item_that_is_set_has_the_gradients_before_and_after_it(
+    capture: Capture, where: str, into: str, precision: str
+) -> None:
+    index, shape = SETS[where]
+    if isinstance(index, Tensor) and not tells_of_indexing():
+        pytest.skip("this torch tells nobody that a tensor is indexed")
+    x, v = leaves((2, 3, 4), shape or ())
+    upstream = torch.randn(3, 4)
+
+    def run() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+            target = TARGETS[into](x)
+            target[index] = 2.5 if shape is None else v * 1.0
+            target.backward(upstream)
+
+    captured = capture(run)
+    expected = set_gradients(TARGETS[into](x), index, 2.5 if shape is None else v, upstream)
+    assert_equal(captured.inputs("Tensor.__setitem__.0.backward"), [upstream])
+    assert_equal(captured.outputs("Tensor.__setitem__.0.backward"), expected)
+
+
+@pytest.mark.parametrize("into", ["computed", "view"])
+def test_items_set_one_after_another_have_each_its_gradients(capture: Capture, into: str) -> None:
+    x, v, w = leaves((2, 3, 4), (4,), (4,))
+    upstream = torch.randn(3, 4)
+
+    def run() -> None:
+        target = TARGETS[into](x)
+        target[0] = target[2]
+        target[1] = v
+        target[1:] = w
+        target.backward(upstream)
+
+    captured = capture(run)
+    after_row = upstream * torch.tensor([[1.0], [0.0], [0.0]])
+    before_rows = [after_row, upstream[1:].sum(0)]
+    assert_equal(captured.inputs("Tensor.__setitem__.2.backward"), [upstream])
+    assert_equal(captured.outputs("Tensor.__setitem__.2.backward"), before_rows)
+    assert_equal(captured.inputs("Tensor.__setitem__.1.backward"), [after_row])
+    assert_equal(captured.outputs("Tensor.__setitem__.1.backward"), [after_row, after_row[1]])
+    # The row that was copied gets its gradient as what was written, and none as what was there.
+    assert_equal(captured.inputs("Tensor.__setitem__.0.backward"), [after_row])
+    copied = [torch.zeros(3, 4), upstream[0]]
+    assert_equal(captured.outputs("Tensor.__setitem__.0.backward"), copied)
+
+
+def test_an_item_that_is_set_in_a_checkpointed_function_has_its_gradients(
+    capture: Capture,
+) -> None:
+    x, v = leaves((3, 4), (4,))
+    upstream = torch.randn(3, 4)
+
+    def fill(x: Tensor, v: Tensor) -> Tensor:
+        target = x.sin()
+        target[1] = v
+        return target.exp()
+
+    captured = capture(lambda: checkpoint(fill, x, v, use_reentrant=False).backward(upstream))
+    into = upstream * fill(x, v).detach()
+    assert_equal(captured.inputs("Tensor.__setitem__.0.backward"), [into])
+    expected = set_gradients(x, 1, v, into)
+    assert_equal(captured.outputs("Tensor.__setitem__.0.backward"), expected)
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_training_that_sets_items_is_the_same_to_the_bit(capture: Capture, is_view: bool) -> None:
+    x, v = leaves((2, 300, 40), (40,))
+
+    def gradients() -> list[Tensor]:
+        base = x.sin()
+        target = base[1] if is_view else base
+        other = base.view(-1)
+        target[1] = v
+        used = base.clone().square().sum() + other.exp().sum()
+        target[..., 2] = v.sum()
+        parts = (used.sin(), base.cos().mean(), other.exp().mean(), (target * v).tanh().sum())
+        sum(parts).backward()
+        found = [tensor.grad for tensor in (x, v) if tensor.grad is not None]
+        x.grad = v.grad = None
+        return found
+
+    watched: list[Tensor] = []
+    plain = gradients()
+    captured = capture(lambda: watched.extend(gradients()))
+    assert len(plain) == 2 and all(map(torch.equal, plain, watched))
+    assert "Tensor.__setitem__.1.backward" in captured.names
+
+
+def write_twice(target: Tensor, unused: Tensor, *, value: Tensor) -> None:
+    target.mul_(2.0)
+    target.add_(value)
+
+
+def test_a_function_of_the_users_own_that_only_writes_has_its_gradients(
+    tmp_path: Path,
+) -> None:
+    x, v = leaves((3, 4), (3, 4))
+    upstream = torch.randn(3, 4)
+    home = SimpleNamespace(__name__="home", write_twice=write_twice)
+    debugger = PrecisionDebugger(dump_path=tmp_path, task="tensor")
+    debugger.register_custom_api(home, "write_twice", "Own")
+    debugger.start()
+    target = x * 1.0
+    home.write_twice(target, v * 3.0, value=v * 1.0)
+    target.backward(upstream)
+    debugger.step()
+    debugger.close()
+    captured = Captured(tmp_path)
+    assert_equal(captured.inputs("Own.write_twice.0.backward"), [upstream])
+    assert_equal(captured.outputs("Own.write_twice.0.backward"), [upstream * 2, None, upstream])
 
 
 class ReadsAndWrites(nn.Module):

@@ -157,6 +157,19 @@ def test_an_operator_stands_below_its_api_call(tmp_path: Path) -> None:
     assert not any(name.startswith("Functional") for name in dump.names)
 
 
+def test_operators_behind_an_item_that_was_set_stand_below_that_call(tmp_path: Path) -> None:
+    x, v = torch.ones(3, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+
+    def use() -> None:
+        hidden = x * 1.0
+        hidden[1] = v
+        backward((hidden * hidden).sum())
+
+    dump = capture(tmp_path, use, list=["__setitem__"])
+    parents = {dump.parent(name) for name in dump.names}
+    assert parents == {"Tensor.__setitem__.0.forward", "Tensor.__setitem__.0.backward"}
+
+
 def test_a_list_keeps_only_the_operators_of_its_calls(tmp_path: Path) -> None:
     dump = capture(
         tmp_path, lambda: step(make_mlp(), torch.randn(2, 4)), list=["Functional.linear.1"]

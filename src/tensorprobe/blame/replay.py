@@ -104,6 +104,9 @@ def replay_backward(
     with torch.enable_grad():
         rebuilt = _widened(rebuild_call(forward, load_leaf))
         outputs = list(_flatten(_run(rebuilt, forward.name)))
+        if outputs == [None]:
+            # A statement such as x[0] = y: what it leaves behind is its result.
+            outputs = list(rebuilt.args[:1])
         try:
             return _send_back(outputs, gradients, leaves, backward.name)
         except _MISFITS as err:

@@ -140,13 +140,27 @@ static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyOb
     return answer;
 }
 
+/* Return the tensors whose gradients are a call's: what it returned or, if that is none, wrote into. */
+static PyObject *outputs_of(Gate *self, Call *call, PyObject *result)
+{
+    PyObject *values = PyTuple_CheckExact(result) ? Py_NewRef(result) : PyTuple_Pack(1, result);
+    PyObject *outputs = values ? tensors_of(self, values, NULL) : NULL;
+    Py_XDECREF(values);
+    if (!outputs || PyList_Size(outputs) || !call->given)
+        return outputs;
+    Py_DECREF(outputs);
+    PyObject *given = tensors_of(self, call->given, call->given_named);
+    outputs = given ? PyObject_CallFunctionObjArgs(self->written_tensors, given, call->start, NULL) : NULL;
+    Py_XDECREF(given);
+    return outputs;
+}
+
 static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *parent)
 {
     int is_active = is_true(PyObject_GetAttr(self->gradients, text_is_active));
     if (is_active <= 0)
         return is_active;
-    PyObject *values = PyTuple_CheckExact(result) ? Py_NewRef(result) : PyTuple_Pack(1, result);
-    PyObject *outputs = values ? tensors_of(self, values, NULL) : NULL, *root = NULL;
+    PyObject *outputs = outputs_of(self, call, result), *root = NULL;
     unsigned long long start = PyLong_AsUnsignedLongLong(call->start);
     int failed = !outputs || PyErr_Occurred();
     if (!failed)
@@ -161,7 +175,6 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     } else if (!failed && PyTuple_Size(root)) {
         failed = note_place(self, outputs) || hook_root(self, call, root, outputs, parent);
     }
-    Py_XDECREF(values);
     Py_XDECREF(outputs);
     Py_XDECREF(root);
     return failed ? -1 : 0;
@@ -201,6 +214,8 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
         shown = PyTuple_GetItem(spelled, 0);
         shown_named = PyTuple_GetItem(spelled, 1);
     }
+    call.given = shown;
+    call.given_named = shown_named;
     int is_lost = begin_call(self, &call, full_name);
     if (!is_lost && look_before(self, &call, shown, shown_named))
         is_lost = report_failure(self, call.name);

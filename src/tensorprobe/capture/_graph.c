@@ -206,7 +206,7 @@ static PyObject *as_tuple(const int64_t *numbers, int32_t count)
     return tuple;
 }
 
-/* Return where a view lies in its base, as _place_in_base does. */
+/* Return where a view lies in its base, as place_in_base does. */
 static PyObject *cut_of(PyObject *tensor, PyObject *base)
 {
     Shown view, whole;

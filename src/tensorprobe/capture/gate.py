@@ -22,6 +22,7 @@ from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
 from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
 from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
+from tensorprobe.capture.written import written_tensors
 from tensorprobe.names import backward_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def make_gate(session: Session) -> Any | None:
         "backward_of": backward_of,
         "count_dispatch_modes": count_dispatch_modes,
         "is_transforming": is_transforming,
+        "written_tensors": written_tensors,
     }
     return compiled.Gate(known | parts)
 

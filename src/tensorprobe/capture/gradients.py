@@ -245,7 +245,7 @@ class GradientWatcher:
             parent: the name of the module call around it; handed to `done`.
             edges: where the gradients of the inputs go, taken before the call.
             start: the sequence number before the call.
-            outputs: the tensors that it returned.
+            outputs: the tensors that it returned or, if it returned none, wrote into.
             done: gets both names, the gradients of the outputs, and those of the inputs.
             is_sealed: whether nobody outside the call gets hold of a tensor from inside but what it
                 returns, as is so with a function of torch and not with a module.

@@ -26,10 +26,12 @@ __all__ = [
     "NodeOutput",
     "compiled_graph",
     "input_edges",
+    "is_new",
     "next_sequence_number",
     "nodes_at_edges",
     "nodes_leaving",
     "only_root",
+    "place_in_base",
 ]
 
 _Node = Any
@@ -176,7 +178,7 @@ class InputEdges:
         # Written in place, a view's own node is replaced and the gradient goes to its base.
         returned = [view for view in written if any(view.tensor is out for out in outputs)]
         for view in returned or written:
-            cut = _place_in_base(view.tensor)
+            cut = place_in_base(view.tensor)
             if cut is not None and view.base_edge not in self.nodes:
                 # Empty ones are shared, so they are not written into.
                 self.nodes = {**self.nodes, view.base_edge: [view.position]}
@@ -218,7 +220,7 @@ def compiled_graph() -> Any:
     if graph is not None:
         is_autocast_on = torch._C._is_any_autocast_enabled
         graph.set_up_graph(
-            InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, _place_in_base, _only_reshapes
+            InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, place_in_base, _only_reshapes
         )
         graph.set_up_shapes(_View, _Reshape, _Changes, _transpose, torch.Size, _RESHAPING)
     return graph
@@ -235,12 +237,12 @@ def input_edges(tensors: list[torch.Tensor]) -> InputEdges:
     return edges
 
 
-def _is_new(node: _Node | None, start: int) -> bool:
+def is_new(node: _Node | None, start: int) -> bool:
     """Whether a node was made since; None is the node of a leaf."""
     return node is not None and start <= node._sequence_nr() < _NEWEST
 
 
-def _place_in_base(view: torch.Tensor) -> _View | None:
+def place_in_base(view: torch.Tensor) -> _View | None:
     """Return where a view lies in its base, or None where strides cannot say it."""
     base = view._base
     if base is None or view.dtype != base.dtype or view.is_nested or base.is_nested:
@@ -257,7 +259,7 @@ def nodes_at_edges(
     """Return the nodes where gradients come into a call's piece of the graph, and leave it.
 
     Args:
-        outputs: the tensors that the call returned.
+        outputs: the tensors that the call returned or, if none, wrote into.
         edges: where the gradients of its inputs go.
         start: the sequence number before the call.
         passes_over_shapes: whether fewer nodes may do. What they hand over is reshaped here, and is
@@ -344,7 +346,7 @@ def _roots(
             base = tensor._base
             assert base is not None
             made = base.grad_fn
-            cut = _place_in_base(tensor) if _is_new(made, start) else None
+            cut = place_in_base(tensor) if is_new(made, start) else None
             if cut is not None:
                 # Should somebody write into this view later, its node is replaced and never runs;
                 # then the gradient of its base says the same.
@@ -355,7 +357,7 @@ def _roots(
                     # may have been written into since.
                     continue
         node = tensor.grad_fn
-        if _is_new(node, start):
+        if is_new(node, start):
             roots.setdefault(node, []).append((tensor.output_nr, position, None))
     return roots
 

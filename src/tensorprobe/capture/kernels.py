@@ -28,7 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.diversion import hide_from_dynamo
-from tensorprobe.capture.graph_edges import next_sequence_number
+from tensorprobe.capture.graph_edges import is_new, next_sequence_number
+from tensorprobe.capture.written import written_tensors
 from tensorprobe.names import ApiCall, Direction
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ _LEFT_OUT_SPACES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_auto
 _SECRET_WRITERS = frozenset(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"))
 _MARK = "tensorprobe call"
 _SIDES: tuple[Literal["input"], Literal["output"]] = ("input", "output")
-# AccumulateGrad carries the largest number there is.
-_NEWEST = (1 << 64) - 1
 
 
 class _Thread(threading.local):
@@ -213,10 +212,11 @@ def _is_own_doing(frame: FrameType | None) -> bool:
 
 
 def _roots(result: Any, given: Any, start: int) -> list[Any]:
-    """Return the nodes that the results of a call come from."""
+    """Return the nodes that the results of a call come from, or what it wrote if it has none."""
     roots = []
-    given_ids = {id(tensor) for tensor in tensors_in(given)}
-    for tensor in tensors_in(result):
+    given_tensors = tensors_in(given)
+    given_ids = {id(tensor) for tensor in given_tensors}
+    for tensor in tensors_in(result) or written_tensors(given_tensors, start):
         if not tensor.requires_grad:
             continue
         base = tensor._base
@@ -224,24 +224,20 @@ def _roots(result: Any, given: Any, start: int) -> list[Any]:
             # Asked for its node, a view that was written into gets a new one: too early, which
             # changes the order of the backward pass. The base knows of the writing.
             roots.append(base.grad_fn)
-            if id(tensor) in given_ids or _is_new(base.grad_fn, start):
+            if id(tensor) in given_ids or is_new(base.grad_fn, start):
                 continue
         roots.append(tensor.grad_fn)
     return roots
 
 
-def _is_new(node: Any, start: int) -> bool:
-    return node is not None and start <= node._sequence_nr() < _NEWEST
-
-
 def _mark_nodes(roots: list[Any], start: int, name: str) -> None:
     """Write a call's name on the nodes that it made; the marks go with the graph."""
-    pending = [node for node in roots if _is_new(node, start)]
+    pending = [node for node in roots if is_new(node, start)]
     while pending:
         node = pending.pop()
         if _MARK not in node.metadata:
             node.metadata[_MARK] = name
-            pending.extend(child for child, _ in node.next_functions if _is_new(child, start))
+            pending.extend(child for child, _ in node.next_functions if is_new(child, start))
 
 
 def _marked_call() -> str | None:

@@ -38,6 +38,7 @@ from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
 from tensorprobe.capture.traces import TraceGuard
 from tensorprobe.capture.transport import TensorTransport
+from tensorprobe.capture.written import written_tensors
 from tensorprobe.config import Config
 from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import backward_of
@@ -401,6 +402,7 @@ class Session:
         is_wanted = self.wants(name, "forward")
         shown, shown_by_name = spelled or (args, kwargs)
         inputs = named = edges = None
+        given: list[torch.Tensor] = []
         start = 0
         try:
             # The mode is on around a function of the user's own.
@@ -409,10 +411,10 @@ class Session:
                     inputs = recorder.draft_all(shown, f"{name}.input")
                     named = recorder.draft_named(shown_by_name, f"{name}.kwargs")
                 if torch.is_grad_enabled():
-                    tensors = tensors_in(shown)
+                    given = tensors_in(shown)
                     if shown_by_name:
-                        tensors += tensors_in(shown_by_name)
-                    edges = input_edges(tensors)
+                        given += tensors_in(shown_by_name)
+                    edges = input_edges(given)
                     start = next_sequence_number()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
@@ -440,6 +442,7 @@ class Session:
                     self._writer.place(name, parent)
                 if edges is not None:
                     tensors = [result] if type(result) is torch.Tensor else tensors_in(result)
+                    tensors = tensors or written_tensors(given, start)
                     self.watch_gradients(name, edges, start, tensors, parent, is_sealed=is_sealed)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
