@@ -100,6 +100,7 @@ def run_rank(rank: int, folder: Path) -> None:
     record(folder / "async", {"task": "tensor"}, lambda: use_asynchronously(rank, facts))
     run_unfinished(rank, folder, facts)
     run_failure(rank, folder, facts)
+    run_refused(folder)
     facts["changed"] = [name for name, value in read_attributes().items() if before[name] != value]
     facts["training"] = {
         how.__name__: [
@@ -322,6 +323,16 @@ def run_failure(rank: int, folder: Path, facts: dict[str, Any]) -> None:
     parts = RefusesOnce(empty_parts())
     record(folder / "failure", {}, lambda: dist.all_gather(parts, numbered(rank, 2)))
     facts["gathered"] = [part.tolist() for part in parts]
+
+
+def run_refused(folder: Path) -> None:
+    """A gather into too few tensors, which is refused before anything is sent."""
+
+    def use() -> None:
+        with pytest.raises((RuntimeError, ValueError)):
+            dist.all_gather(empty_parts(WORLD - 1), torch.ones(2))
+
+    record(folder / "refused", {}, use)
 
 
 class Centred(torch.nn.Module):
@@ -606,6 +617,13 @@ def test_a_call_that_does_not_end_in_time_has_no_output(ranks: Path) -> None:
     for dump in parts_of(ranks / "open"):
         (call,) = dump.calls()
         assert call.name == "Distributed.batch_isend_irecv.0.forward"
+        assert call.inputs is not None and call.outputs is None
+
+
+def test_a_call_that_raises_has_no_output(ranks: Path) -> None:
+    for dump in parts_of(ranks / "refused"):
+        (call,) = dump.calls()
+        assert call.name == "Distributed.all_gather.0.forward"
         assert call.inputs is not None and call.outputs is None
 
 

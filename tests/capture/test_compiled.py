@@ -290,6 +290,8 @@ def test_nothing_stays_behind_when_compiled_code_raises(level: str, tmp_path: Pa
     # The capture went on.
     assert ("Module.Linear.forward.0" in found) == (level != "L1")
     assert ("Functional.linear.0.forward" in found) == (level != "L0")
+    if level != "L0":
+        assert found["Torch.compiled.fail.0.forward"].outputs is None
 
 
 @pytest.mark.skipif(

@@ -201,6 +201,37 @@ static PyObject *current_module(Gate *self)
     return name;
 }
 
+/* Forget what is known of tensors, should a function have written into some unseen. */
+static int note_run(Gate *self, long flags)
+{
+    if (!(flags & WRITES_UNSEEN))
+        return 0;
+    PyObject *forgotten = PyObject_CallMethodObjArgs(self->recorder, text_forget_tensors, NULL);
+    Py_XDECREF(forgotten);
+    return forgotten ? 0 : -1;
+}
+
+/* Record a call that has raised, which stays raised unless an interrupt comes meanwhile. */
+static void add_raised(Gate *self, Call *call, long flags)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return;
+    PyObject *kind, *value, *trace, *added = NULL;
+    PyErr_Fetch(&kind, &value, &trace);
+    if (!note_run(self, flags))
+        added = PyObject_CallFunctionObjArgs(self->add_raised, self->session, call->name,
+                                             call->inputs ? call->inputs : Py_None,
+                                             call->named ? call->named : Py_None, NULL);
+    if (added) {
+        PyErr_Restore(kind, value, trace);
+        Py_DECREF(added);
+        return;
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
 /* Run a function that counts, and record it. */
 static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *function, PyObject *args,
                        PyObject *kwargs, PyObject *frame)
@@ -219,13 +250,10 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
     int is_lost = begin_call(self, &call, full_name);
     if (!is_lost && look_before(self, &call, shown, shown_named))
         is_lost = report_failure(self, call.name);
-    if (!is_lost)
-        result = PyObject_Call(function, args, kwargs);
-    if (result && flags & WRITES_UNSEEN) {
-        PyObject *forgotten = PyObject_CallMethodObjArgs(self->recorder, text_forget_tensors, NULL);
-        Py_XDECREF(forgotten);
-        is_lost = !forgotten;
-    }
+    if (!is_lost && !(result = PyObject_Call(function, args, kwargs)))
+        add_raised(self, &call, flags);
+    if (result)
+        is_lost = note_run(self, flags);
     if (result && !is_lost) {
         PyObject *parent = current_module(self);
         if (!parent || look_after(self, &call, result, frame, parent))

@@ -38,7 +38,7 @@ TEXTS(DECLARE)
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
     X(is_transforming) X(monotonic) X(without_functions) X(backward_of)          \
     X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(team) X(data) X(writer)    \
-    X(written_tensors)                                                                               \
+    X(written_tensors) X(add_raised)                                                                 \
     X(file_class) X(await_file) X(frames) X(frame_of) X(kernel_types) X(writes_aside) X(is_kept) X(borrow)
 /* What it uses of the watcher of modules, where there is one. */
 #define MODULE_PARTS(X)                                                                              \

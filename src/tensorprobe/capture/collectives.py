@@ -187,6 +187,10 @@ class CollectiveWatcher:
         call = self._begin(name, function, args, kwargs)
         try:
             result = self._pass_over(function, args, kwargs)
+        except Exception:
+            if self._is_open:
+                self._finish(call, is_complete=False)
+            raise
         finally:
             self._leave(call)
         if self._thread.coalesced is None:

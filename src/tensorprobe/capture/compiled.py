@@ -310,8 +310,7 @@ class CompiledRegions:
     def _end_call(self, call: _Call, start: int, result: Any, *, is_there: bool | None) -> None:
         session, recorder = self._session, self._session.recorder
         try:
-            # Like any call that raises, it is left out.
-            if call.is_wanted and is_there is not False:
+            if call.is_wanted:
                 outputs = None
                 if is_there and session.calls.wants_part("forward", "output"):
                     values = result if type(result) is tuple else (result,)

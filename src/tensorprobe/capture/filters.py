@@ -68,16 +68,17 @@ class CallFilter:
         self.is_open = not (config.list or config.scope)
 
     @property
-    def unseen_scope(self) -> str | None:
-        """The call that the scope begins with, if it has not come."""
+    def missing_end(self) -> str | None:
+        """Which end of the scope has not come, and what follows from that; None if both have."""
         scope = self._scope
-        return None if scope is None or scope.has_begun else scope.first
-
-    @property
-    def unended_scope(self) -> str | None:
-        """The call that the scope ends with, if it has begun and that has not come since."""
-        scope = self._scope
-        return scope.last if scope is not None and scope.is_open else None
+        if scope is None:
+            return None
+        if not scope.has_begun:
+            return f"the scope begins with {scope.first}, which did not come; nothing is recorded"
+        if scope.is_open:
+            text = f"the scope ends with {scope.last}, which did not come after its beginning"
+            return f"{text}; all that came from there on is recorded"
+        return None
 
     def wants_part(
         self, direction: Literal["forward", "backward"], side: Literal["input", "output"]

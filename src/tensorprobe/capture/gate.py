@@ -19,6 +19,7 @@ from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes
 from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
+from tensorprobe.capture.raised import add_raised
 from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
 from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
@@ -54,6 +55,7 @@ def make_gate(session: Session) -> Any | None:
         "count_dispatch_modes": count_dispatch_modes,
         "is_transforming": is_transforming,
         "written_tensors": written_tensors,
+        "add_raised": add_raised,
     }
     return compiled.Gate(known | parts)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +26,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe.capture.apis import Api
-from tensorprobe.capture.describe import tensors_in
+from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.graph_edges import is_new, next_sequence_number
 from tensorprobe.capture.written import written_tensors
@@ -135,16 +135,34 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 named = recorder.draft_named(kwargs, f"{call}.kwargs")
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(str(func), err)
-        result = func(*args, **kwargs)
-        if _may_write(func):
-            # The version is raised after the operator, above this mode, or never.
-            recorder.forget_tensors()
-        if call is None:
-            return result
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            if call is not None and inputs is not None:
+                self._add(call, parent, inputs, named, None)
+            raise
+        finally:
+            if _may_write(func):
+                # The version is raised after the operator, above this mode, or never.
+                recorder.forget_tensors()
+        if call is not None:
+            values = result if isinstance(result, (tuple, list)) else (result,)
+            self._add(call, parent, inputs, named, values)
+        return result
+
+    def _add(
+        self,
+        call: ApiCall,
+        parent: str | None,
+        inputs: tuple[Drafted, ...] | None,
+        named: Mapping[str, Drafted] | None,
+        values: Sequence[Any] | None,
+    ) -> None:
+        """Record an operator and what it returned; None if it raised."""
+        session, recorder = self._session, self._session.recorder
         try:
             outputs = None
-            if session.calls.wants_part(call.direction, "output"):
-                values = result if isinstance(result, (tuple, list)) else (result,)
+            if values is not None and session.calls.wants_part(call.direction, "output"):
                 outputs = recorder.draft_all(values, f"{call}.output")
             is_forward = call.direction == "forward"
             recorder.add(
@@ -158,7 +176,6 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(str(call), err)
-        return result
 
     def _find_call(self) -> tuple[str | None, bool]:
         """Return the API call that an operator belongs to, and whether that is recorded."""

@@ -32,6 +32,7 @@ from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.named_models import Models, ModuleNames
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.process import device_names
+from tensorprobe.capture.raised import add_raised
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
@@ -261,14 +262,8 @@ class Session:
             self._collector.close()
             self._writer.discard()
             return False
-        if (first := self.calls.unseen_scope) is not None:
-            self._tell(
-                f"step {self._info.step}: the scope begins with {first}, which did not come; "
-                "nothing is recorded"
-            )
-        if (last := self.calls.unended_scope) is not None:
-            text = f"the scope ends with {last}, which did not come after its beginning"
-            self._tell(f"step {self._info.step}: {text}; all that came from there on is recorded")
+        if (missing := self.calls.missing_end) is not None:
+            self._tell(f"step {self._info.step}: {missing}")
         has_list = bool(self.config.list) and self.config.level != "debug"
         if has_list and self.config.task != "structure" and not self._has_records:
             self.tell_once(
@@ -418,7 +413,12 @@ class Session:
                     start = next_sequence_number()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
-        result = function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except Exception:
+            recorder.note_run(api)
+            add_raised(self, name, inputs, named)
+            raise
         recorder.note_run(api)
         # An in-place operator written as a statement returns its left side.
         values = result if type(result) is tuple else (result,)
