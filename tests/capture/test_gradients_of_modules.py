@@ -102,6 +102,19 @@ class Block(nn.Module):
         return functional.gelu(self.inner(x))
 
 
+def test_what_a_reentrant_checkpoint_calls_for_itself_is_no_call(capture: Capture) -> None:
+    x, y = leaves((3, 4), (3, 4))
+
+    def scale(x: Tensor, y: Tensor) -> Tensor:
+        return x * y.detach().sigmoid()
+
+    captured = capture(lambda: checkpoint(scale, x, y, use_reentrant=True).sum().backward())
+    # It detaches its inputs, and the function one of them: in both runs.
+    names = [name for name in captured.names if "detach" in name]
+    assert names == ["Tensor.detach.0.forward", "Tensor.detach.1.forward"]
+    assert [captured.is_recompute(name) for name in names] == [False, True]
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_a_checkpointed_block_has_the_gradients_of_a_plain_one(
     capture: Capture, use_reentrant: bool

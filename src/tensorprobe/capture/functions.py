@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import detach_variable
 
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.gate import note_function
@@ -32,6 +33,8 @@ _AUTOGRAD = torch._C.DispatchKey.AutogradOther
 _TORCH_FOLDER = Path(torch.__file__).parent
 _DISTRIBUTED = str(_TORCH_FOLDER / "distributed") + os.sep
 _UNPICKLING = torch._utils.__file__
+# What a reentrant checkpoint makes the inputs of its second run with.
+_CUT_OFF = detach_variable.__code__
 # Functions of torch that are written in Python hand their calls over from these.
 _BETWEEN = frozenset(
     str(_TORCH_FOLDER / name)
@@ -105,7 +108,11 @@ class FunctionWatcher(TorchFunctionMode):
         api = self._session.apis.look_up(func)
         if self._gate is not None and not is_replaced:
             note_function(self._session.apis, func, api)
-        if api is None or (torch._C._current_graph_task_id() != -1 and _is_inside_operator(func)):
+        if api is None:
+            return func(*args, **kwargs)
+        if torch._C._current_graph_task_id() != -1 and (
+            _is_inside_operator(func) or sys._getframe(1).f_code is _CUT_OFF
+        ):
             return func(*args, **kwargs)
         if self._is_distributed and _is_machinery(sys._getframe(1)):
             return func(*args, **kwargs)
