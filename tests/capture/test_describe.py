@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from debugged import BOTH_WAYS
 from torch import nn
 
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.capture.describe import describe, tensors_in
-from tensorprobe.records import DictValue, ListValue, UnknownValue
+from tensorprobe.records import DictValue, ListValue, TensorValue, UnknownValue
 
 
 @dataclass
@@ -132,3 +134,37 @@ def test_what_stands_in_several_places_is_described_in_each() -> None:
         )
     )
     assert len(tensors_in(value)) == 6
+
+
+class Pair(NamedTuple):
+    low: torch.Tensor
+    high: torch.Tensor
+
+
+@BOTH_WAYS
+def test_results_of_torch_with_names_are_several_values_and_a_users_are_one(
+    tmp_path: Path, listed: tuple[str, ...]
+) -> None:
+    class Own:
+        @staticmethod
+        def span(x: torch.Tensor) -> Pair:
+            return Pair(x.min(), x.max())
+
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": "L1", "statistics": {"list": listed}}))
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump"):
+        PrecisionDebugger.register_custom_api(Own, "span")
+        x = torch.ones(4, 4, requires_grad=True)
+        torch.max(x, dim=1).values.sum().backward()
+        x.topk(2)
+        torch.linalg.qr(x)
+        Own.span(x)
+        PrecisionDebugger.restore_custom_api(Own, "span")
+    part = open_dump(tmp_path / "dump").part()
+    for name in ("Torch.max.0", "Tensor.topk.0", "Torch.linalg.qr.0"):
+        outputs = part.call(f"{name}.forward").outputs or ()
+        assert len(outputs) == 2 and all(isinstance(value, TensorValue) for value in outputs)
+    (pair,) = part.call("Own.span.0.forward").outputs or ()
+    assert isinstance(pair, DictValue) and [key for key, _ in pair.items] == ["low", "high"]
+    of_values, of_indices = part.call("Torch.max.0.backward").inputs or ()
+    assert isinstance(of_values, TensorValue) and of_indices is None

@@ -143,7 +143,7 @@ static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyOb
 /* Return the tensors whose gradients are a call's: what it returned or, if that is none, wrote into. */
 static PyObject *outputs_of(Gate *self, Call *call, PyObject *result)
 {
-    PyObject *values = PyTuple_CheckExact(result) ? Py_NewRef(result) : PyTuple_Pack(1, result);
+    PyObject *values = values_of(result);
     PyObject *outputs = values ? tensors_of(self, values, NULL) : NULL;
     Py_XDECREF(values);
     if (!outputs || PyList_Size(outputs) || !call->given)

@@ -21,7 +21,7 @@
     X(full_name) X(get_device) X(grad_fn) X(has_inner) X(hook) X(inputs) X(is_active) X(is_by_python) X(is_cast) X(is_conj)       \
     X(is_contiguous) X(is_inference) X(is_late) X(is_meta) X(is_neg) X(is_nested) X(is_paused)       \
     X(is_recompute) X(is_sealed) X(kwargs) X(layout) X(leave) X(leaves) X(measured) X(missing) X(module)      \
-    X(name) X(named_modules) X(next_functions) X(next_number) X(nodes) X(note_place) X(number)       \
+    X(n_sequence_fields) X(name) X(named_modules) X(next_functions) X(next_number) X(nodes) X(note_place) X(number)       \
     X(numbers) X(numel) X(of_inputs) X(of_outputs) X(open_pass) X(output_nr) X(outputs)              \
     X(parameters) X(parent) X(pass_over) X(positions_under_cast) X(register_hook) X(release)         \
     X(requires_grad) X(reshape) X(running) X(saved) X(send) X(shape) X(stack) X(start) X(statistics) X(storage_offset) X(stride)  \
@@ -148,6 +148,8 @@ PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObj
 PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *part);
 PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *part);
 PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named);
+/* Return the values that a function returned, as a tuple. */
+PyObject *values_of(PyObject *result);
 
 /* _kept.c: drafts of tensors that have files. */
 

@@ -101,7 +101,7 @@ PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *na
 
 int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent)
 {
-    PyObject *values = PyTuple_CheckExact(result) ? Py_NewRef(result) : PyTuple_Pack(1, result);
+    PyObject *values = values_of(result);
     PyObject *outputs = NULL, *stack = NULL;
     int failed = !values || lock_records(self);
     if (!failed) {

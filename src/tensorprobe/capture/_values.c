@@ -369,3 +369,12 @@ PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named)
             Py_CLEAR(tensors);
     return tensors;
 }
+
+PyObject *values_of(PyObject *result)
+{
+    if (PyTuple_CheckExact(result))
+        return Py_NewRef(result);
+    if (PyTuple_Check(result) && PyObject_HasAttr((PyObject *)Py_TYPE(result), text_n_sequence_fields))
+        return PySequence_Tuple(result);
+    return PyTuple_Pack(1, result);
+}

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as torch_module
 
-from tensorprobe.capture.describe import Drafted, tensors_in
+from tensorprobe.capture.describe import Drafted, tensors_in, values_of
 from tensorprobe.capture.diversion import Diversion, skip_in_dynamo
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.mode_places import (
@@ -313,7 +313,7 @@ class CompiledRegions:
             if call.is_wanted:
                 outputs = None
                 if is_there and session.calls.wants_part("forward", "output"):
-                    values = result if type(result) is tuple else (result,)
+                    values = values_of(result)
                     outputs = recorder.draft_all(values, f"{call.name}.output")
                 recorder.add(
                     call.name,

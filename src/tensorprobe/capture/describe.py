@@ -31,7 +31,7 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["KNOWN_INTS", "Drafted", "describe", "tensors_in"]
+__all__ = ["KNOWN_INTS", "Drafted", "describe", "tensors_in", "values_of"]
 
 _DEEPEST = 20
 # Down to here a value that stands in several places is described in each.
@@ -125,7 +125,7 @@ def _describe_rest(
         pairs = zip(value._fields, value, strict=True)
         return DictValue(tuple((k, describe(v, on_tensor, (*path, k), met)) for k, v in pairs))
     if isinstance(value, (list, tuple)):
-        # torch's own results with names, such as torch.max, are plain tuples to the older tools.
+        # torch's own results with names are plain tuples to the older tools.
         items = tuple(
             describe(item, on_tensor, (*path, str(i)), met) for i, item in enumerate(value)
         )
@@ -172,6 +172,23 @@ def _describe_group(group: Any) -> Value:
         return UnknownValue(type(group).__name__)
     # As the older tools name it: the same on all its ranks and in every run.
     return GroupValue(tuple(ranks), f"{zlib.crc32(str(list(ranks)).encode()):08x}")
+
+
+def values_of(result: Any) -> tuple[Any, ...]:
+    """Return the values that a function returned: one, or those of a tuple.
+
+    torch's own results with names, as of torch.max, are such tuples. A named tuple of the user's
+    and a size are one value.
+
+    >>> len(values_of(torch.max(torch.ones(2, 3), dim=1))), len(values_of(torch.Size([2, 3])))
+    (2, 1)
+    """
+    if type(result) is tuple:
+        return result
+    # Of those that Python calls struct sequences.
+    if isinstance(result, tuple) and hasattr(type(result), "n_sequence_fields"):
+        return tuple(result)
+    return (result,)
 
 
 def tensors_in(value: Any, depth: int = 0, met: set[int] | None = None) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.collectives import CollectiveWatcher
 from tensorprobe.capture.collector import CollectorPace
 from tensorprobe.capture.compiled import CompiledRegions
-from tensorprobe.capture.describe import tensors_in
+from tensorprobe.capture.describe import tensors_in, values_of
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
@@ -421,7 +421,7 @@ class Session:
             raise
         recorder.note_run(api)
         # An in-place operator written as a statement returns its left side.
-        values = result if type(result) is tuple else (result,)
+        values = values_of(result)
         try:
             with torch._C.DisableTorchFunction():
                 parent = self.current_module
