@@ -110,8 +110,61 @@ def test_parameters_of_another_type(tmp_path: Path, listed: tuple[str, ...]) -> 
     assert types == {"torch.float64"}
 
 
+@BOTH_WAYS
+def test_what_a_function_of_python_wrote_element_by_element(
+    tmp_path: Path, listed: tuple[str, ...]
+) -> None:
+    def run() -> None:
+        x = torch.ones(3)
+        x.apply_(lambda value: value + 1)
+        torch.abs(x)
+        x.map_(torch.ones(3), lambda one, other: one + other)
+        torch.abs(x)
+
+    dump = capture(tmp_path, listed, run)
+    part = open_dump(dump).parts[0]
+    inputs = (part.call(f"Torch.abs.{number}.forward").inputs or () for number in range(2))
+    assert [largest(given[0]) for given in inputs] == [2.0, 3.0]
+
+
+@BOTH_WAYS
+def test_parameters_that_are_set_from_a_vector(tmp_path: Path, listed: tuple[str, ...]) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    vector = torch.zeros(1)
+
+    def run() -> None:
+        for number in range(3):
+            # The parameter lies in the vector's memory, and has a version of its own.
+            vector.fill_(number)
+            nn.utils.vector_to_parameters(vector, model.parameters())
+            torch.abs(model.weight)
+
+    dump = capture(tmp_path, listed, run)
+    part = open_dump(dump).parts[0]
+    inputs = (part.call(f"Torch.abs.{number}.forward").inputs or () for number in range(3))
+    assert [largest(given[0]) for given in inputs] == [0.0, 1.0, 2.0]
+
+
+@BOTH_WAYS
+def test_parameters_that_were_given_other_data(tmp_path: Path, listed: tuple[str, ...]) -> None:
+    model = nn.Linear(2, 2, bias=False)
+    first, *others = (torch.full((size, 2), float(size)) for size in (2, 3, 1))
+    model.weight.data = first
+    with debugger_of_modules(tmp_path, listed, model):
+        model(torch.ones(1, 2))
+        for data in others:
+            model.weight.data = data
+            model(torch.ones(1, 2))
+    part = open_dump(tmp_path / "dump").parts[0]
+    for number, size in enumerate((2, 3, 1)):
+        call = part.call(f"Module.Linear.forward.{number}")
+        weight = (call.parameters or {})["weight"]
+        assert isinstance(weight, TensorValue) and weight.shape == (size, 2)
+        assert largest(weight) == size
+
+
 def test_the_functions_are_torchs() -> None:
-    homes = (torch, torch.nn.functional, torch.ops.aten)
+    homes = (torch, torch.nn.functional, torch.ops.aten, Tensor)
     unknown = {n for n in WRITES_UNSEEN if not any(hasattr(home, n) for home in homes)}
     # Older torch has no fused optimizers but one or two.
     assert unknown <= {"_fused_adagrad_", "_fused_sgd_", "_batch_norm_with_update"}

@@ -15,7 +15,7 @@
     X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \
     X(_is_closed) X(_is_view) X(_line) X(_look) X(_looked) X(_modules)               \
     X(_parameters) X(_saved_self_sym_sizes) X(_sequence_nr) X(_text) X(_threads) X(_unlooked) X(_unsent) X(_version)          \
-    X(_view_inputs) X(acquire) X(alive) X(args) X(as_strided) X(ask) X(asked) X(call) X(checked) X(checksums)      \
+    X(_view_inputs) X(acquire) X(memory) X(alive) X(args) X(as_strided) X(ask) X(asked) X(call) X(checked) X(checksums)      \
     X(count) X(data_ptr) X(defaults) X(delivered) X(detach) X(done) X(dtype) X(edges) X(f_back)      \
     X(f_lasti) X(f_locals) X(fail) X(file) X(files) X(find_rest) X(forget_tensors) X(forward)        \
     X(full_name) X(get_device) X(grad_fn) X(has_inner) X(hook) X(inputs) X(is_active) X(is_by_python) X(is_cast) X(is_conj)       \

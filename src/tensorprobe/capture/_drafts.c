@@ -12,7 +12,7 @@
 
 /* From drafts.py and host.py. */
 static PyObject *draft_class, *make_reference, *plain_types, *plain_dtypes, *strided, *is_wrapped;
-static PyObject *no_version;
+static PyObject *no_version, *parameter_class;
 /* NULL where torch has none; what it lies in. */
 static Exchange *exchange;
 static PyObject *capsule;
@@ -40,6 +40,21 @@ static int is_equal(PyObject *one, PyObject *attribute, PyObject *other, PyObjec
     return is_so;
 }
 
+/* Whether a tensor, if it is a parameter, has the memory that it had; -1 on failure. */
+static int has_its_memory(PyObject *draft, PyObject *tensor)
+{
+    PyObject *then = PyObject_GetAttr(draft, text_memory);
+    if (!then || then == Py_None) {
+        Py_XDECREF(then);
+        return then ? 1 : -1;
+    }
+    PyObject *now = call_method(tensor, text_data_ptr);
+    int is_so = now ? PyObject_RichCompareBool(then, now, Py_EQ) : -1;
+    Py_DECREF(then);
+    Py_XDECREF(now);
+    return is_so > 0 ? is_equal(draft, text_shape, tensor, text_shape) : is_so;
+}
+
 PyObject *find_draft(PyObject *drafts, PyObject *wanted)
 {
     PyObject *key = PyLong_FromVoidPtr(wanted);
@@ -55,6 +70,8 @@ PyObject *find_draft(PyObject *drafts, PyObject *wanted)
         int is_same = is_equal(draft, text_version, tensor, text__version);
         if (is_same > 0)
             is_same = is_equal(draft, text_dtype, tensor, text_dtype);
+        if (is_same > 0)
+            is_same = has_its_memory(draft, tensor);
         if (is_same >= 0)
             found = Py_NewRef(is_same ? draft : Py_None);
     } else if (tensor) {
@@ -137,6 +154,13 @@ static PyObject *version_of(PyObject *tensor)
     return is_inference > 0 ? Py_NewRef(no_version) : NULL;
 }
 
+/* Return where a parameter lies; None of others. */
+static PyObject *address_of(PyObject *tensor)
+{
+    return (PyObject *)Py_TYPE(tensor) == parameter_class ? call_method(tensor, text_data_ptr)
+                                                          : Py_NewRef(Py_None);
+}
+
 PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)
 {
     PyObject *draft = draft_class ? make_empty(draft_class) : NULL;
@@ -148,6 +172,7 @@ PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)
                   give(draft, text_shape, PyObject_GetAttr(tensor, text_shape)) ||
                   give(draft, text_requires_grad, PyObject_GetAttr(tensor, text_requires_grad)) ||
                   give(draft, text_alive, PyObject_CallFunctionObjArgs(make_reference, tensor, NULL)) ||
+                  give(draft, text_memory, address_of(tensor)) ||
                   give(draft, text_version, version_of(tensor))))
         Py_CLEAR(draft);
     return draft;
@@ -166,9 +191,9 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
     PyObject **kept[] = {&draft_class, &make_reference, &plain_types, &plain_dtypes, &strided, &is_wrapped,
-                         &no_version, &capsule};
+                         &no_version, &parameter_class, &capsule};
     (void)self;
-    PyObject *done = keep_given(args, kept, 8);
+    PyObject *done = keep_given(args, kept, 9);
     exchange = done ? open_exchange(capsule) : exchange;
     return done;
 }

@@ -2,8 +2,8 @@
 
 The output of one call is the input of the next, and a view shows the memory of its base. What was
 found of a tensor holds as long as it is alive and nobody has written into its memory: its version,
-which views share with their base, is the same. Addresses are handed out again and do not count
-without the tensor that owns them.
+which views share with their base, is the same. A parameter may be given other memory, which raises
+no version. Addresses are handed out again and do not count without the tensor that owns them.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Draft(EncodesItself):
         "dtype",
         "file",
         "measured",
+        "memory",
         "requires_grad",
         "shape",
         "version",
@@ -63,6 +64,8 @@ class Draft(EncodesItself):
         self.alive = weakref.ref(tensor)
         # An inference tensor has none, so nobody knows when it changes.
         self.version = _NO_VERSION if tensor.is_inference() else tensor._version
+        # Where a parameter lies: `p.data = …` gives it another place.
+        self.memory = tensor.data_ptr() if type(tensor) is torch.nn.Parameter else None
         self._text: str | None = None
 
     def as_json(self) -> str:
@@ -95,7 +98,8 @@ def _set_up_compiled() -> Any:
     compiled = load_compiled("tensorprobe.capture._calls", "set_up_drafts", "make_draft")
     if compiled is not None:
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        compiled.set_up_drafts(Draft, weakref.ref, *host.PLAIN_TRAITS, _NO_VERSION, exchange)
+        traits = (*host.PLAIN_TRAITS, _NO_VERSION, torch.nn.Parameter)
+        compiled.set_up_drafts(Draft, weakref.ref, *traits, exchange)
     return compiled
 
 
@@ -177,6 +181,10 @@ class DraftTable:
         # data of another type.
         if draft is None or draft.alive() is not tensor or draft.dtype is not tensor.dtype:
             return None
+        if draft.memory is not None and (
+            draft.memory != tensor.data_ptr() or draft.shape != tensor.shape
+        ):
+            return None
         return draft if draft.version == tensor._version else None
 
     def find_numbers(self, tensor: torch.Tensor) -> Numbers | None:
@@ -217,6 +225,11 @@ class DraftTable:
             if memory is None:
                 memory = self._owners[id(owner)] = _Memory(owner)
             memory.numbers[self._place_of(tensor)] = (draft.measured, draft.checked)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Forget one tensor."""
+        self.known.pop(id(tensor), None)
+        self._owners.pop(id(tensor), None)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -30,6 +30,7 @@ _COMMUTATIVE = frozenset(("__add__", "__mul__", "__and__", "__or__", "__xor__"))
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
+_SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _TORCH_FOLDER = Path(torch.__file__).parent
 _DISTRIBUTED = str(_TORCH_FOLDER / "distributed") + os.sep
 _UNPICKLING = torch._utils.__file__
@@ -105,6 +106,10 @@ class FunctionWatcher(TorchFunctionMode):
             # A class of the user's own has a say in it.
             run = func if types else self._passes[func]
             return run(*args, **kwargs)
+        if func == _SET_DATA:
+            # No call, but it raises no version: `nn.utils.vector_to_parameters` writes so.
+            func(*args, **kwargs)
+            return self._session.recorder.forget_tensor(args[0])
         api = self._session.apis.look_up(func)
         if self._gate is not None and not is_replaced:
             note_function(self._session.apis, func, api)

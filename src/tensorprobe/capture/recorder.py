@@ -324,6 +324,11 @@ class Recorder:
         if api.api_name in WRITES_UNSEEN:
             self.forget_tensors()
 
+    def forget_tensor(self, tensor: torch.Tensor) -> None:
+        """Trust the version of one tensor no longer."""
+        with self._lock:
+            self._drafts.forget(tensor)
+
     def forget_tensors(self) -> None:
         """Trust no tensor's version any longer: somebody wrote without raising it."""
         with self._lock:

@@ -31,6 +31,10 @@ WRITES_UNSEEN = frozenset(
         "_fused_adam_",
         "_fused_adamw_",
         "_fused_sgd_",
+        # Element by element, by a function of Python.
+        "apply_",
+        "map_",
+        "map2_",
     )
 )
 """Their names, of whatever they are called on."""
