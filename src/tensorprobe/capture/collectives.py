@@ -24,15 +24,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.checkpoint
 
 from tensorprobe.capture.describe import Drafted
 from tensorprobe.capture.diversion import Diversion, Handler, hide_from_dynamo
@@ -249,7 +247,7 @@ class CollectiveWatcher:
                         _defaults_of(name, function, args, kwargs), f"{call.name}.defaults"
                     )
                     call.stack = session.read_stack()
-                    call.is_recompute = session.is_recomputing() and _is_recomputation()
+                    call.is_recompute = session.recomputation.is_running()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(call.name, err)
         return call
@@ -407,23 +405,3 @@ def _defaults_of(
         if default is not None:
             found[key] = default
     return found
-
-
-_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
-_ENGINE_FILES = (torch.autograd.__file__, torch.autograd.graph.__file__)
-
-
-def _is_recomputation() -> bool:
-    """Whether a call inside a backward pass repeats one of the forward pass.
-
-    The collectives of a backward pass proper are calls too: those of a gradient hook and those in
-    the `backward` of a function.
-    """
-    if torch.is_grad_enabled():
-        return True
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename not in _ENGINE_FILES:
-        if frame.f_code.co_filename == _CHECKPOINT_FILE:
-            return True
-        frame = frame.f_back
-    return False

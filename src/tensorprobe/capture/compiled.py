@@ -320,7 +320,7 @@ class CompiledRegions:
                     inputs=call.inputs,
                     kwargs=call.kwargs,
                     outputs=outputs,
-                    is_recompute=session.is_recomputing(),
+                    is_recompute=session.recomputation.is_running(),
                     stack=call.stack,
                     parent=call.parent,
                 )

@@ -174,7 +174,9 @@ class FunctionWatcher(TorchFunctionMode):
 
     def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            with self:
+            # The tensors, their gradients, whether the graph stays, and whether there is another.
+            creates_graph = len(args) > 3 and bool(args[3])
+            with self, self._session.recomputation.follow_pass(creates_graph=creates_graph):
                 return function(*args, **kwargs)
 
         return run

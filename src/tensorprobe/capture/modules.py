@@ -278,7 +278,7 @@ class ModuleWatcher:
                 if self._with_outputs
                 else None,
                 parameters=running.parameters,
-                is_recompute=session.is_recomputing(),
+                is_recompute=session.recomputation.is_running(),
                 stack=session.read_stack(),
                 parent=running.parent,
             )

@@ -33,6 +33,7 @@ from tensorprobe.capture.named_models import Models, ModuleNames
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.process import device_names
 from tensorprobe.capture.raised import add_raised
+from tensorprobe.capture.recomputation import Recomputation
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
@@ -100,6 +101,7 @@ class Session:
             else OverflowRecorder(config, self._writer, info, tell, transport, overflows)
         )
         self._stacks = StackReader()
+        self.recomputation = Recomputation()
         self._functions: FunctionWatcher | None = None
         self._fast_paths: FastPathGuard | None = None
         self._modules: ModuleWatcher | None = None
@@ -333,12 +335,6 @@ class Session:
             bool(self._inside_custom) and threading.get_ident() in self._inside_custom
         )
 
-    def is_recomputing(self) -> bool:
-        """Whether a forward call happens inside a backward pass."""
-        # Without gradients it is the backward of somebody's own Function.
-        task: int = torch._C._current_graph_task_id()
-        return task != -1 and torch.is_grad_enabled()
-
     @property
     def current_module(self) -> str | None:
         """The name of the module call that is running."""
@@ -434,7 +430,7 @@ class Session:
                         inputs=inputs,
                         kwargs=named,
                         outputs=outputs,
-                        is_recompute=self.is_recomputing(),
+                        is_recompute=self.recomputation.is_running(),
                         stack=self.read_stack(),
                         parent=parent,
                     )
