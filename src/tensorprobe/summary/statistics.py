@@ -253,7 +253,8 @@ def _single(tensor: torch.Tensor) -> Four:
     if isinstance(value, bool):
         return value, value, None, None
     if isinstance(value, complex):
-        value = abs(value)
+        # Unlike `abs`, which raises where a float is too small for it.
+        value = math.hypot(value.real, value.imag)
     return value, value, value, value
 
 
