@@ -19,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The PyTorch API of nested tensors:UserWarning",
     "ignore:Sparse CSR tensor support:UserWarning",
     "ignore:Lazy modules are a new feature:UserWarning",
+    "ignore:torch.quantize_per_tensor, torch.quantize_per_channel:UserWarning",
 )
 
 
@@ -197,6 +198,35 @@ def test_a_sparse_tensor_has_the_numbers_of_its_values(
         name = str(layout).removeprefix("torch.")
         value = given(records)
         assert (value.form, value.shape, value.mean) == (f"{name} [3, 3]", (3,), 2.0)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_a_quantized_tensor_has_the_numbers_that_it_stands_for(level: str, tmp_path: Path) -> None:
+    x = torch.quantize_per_tensor(torch.tensor([-0.5, 1.0, 3.0]), 0.5, 2, torch.qint8)
+    with PrecisionDebugger(dump_path=tmp_path, level=level, task="tensor"):
+        out = torch.relu(x)
+    assert out.dequantize().tolist() == [0.0, 1.0, 3.0]
+    part = open_dump(tmp_path).part(step=0)
+    record = part.call("Torch.relu.0.forward")
+    before, after = (*(record.inputs or ()), *(record.outputs or ()))
+    for value, minimum in ((before, -0.5), (after, 0.0)):
+        assert isinstance(value, TensorValue)
+        assert (value.form, value.shape, value.max) == ("quantized qint8", (3,), 3.0)
+        assert value.min == minimum
+        assert value.data_name is not None
+        file = part.path.parent / "dump_tensor_data" / value.data_name
+        data = torch.load(file, weights_only=True)
+        assert data.tolist() == [minimum, 1.0, 3.0]
+
+
+def test_a_tensor_of_a_type_of_few_bits_has_the_numbers_of_its_bytes(tmp_path: Path) -> None:
+    x = torch.arange(8, dtype=torch.uint8)
+    with PrecisionDebugger(dump_path=tmp_path, level="L1"):
+        x.view(torch.bits4x2)
+    record = open_dump(tmp_path).part(step=0).call("Tensor.view.0.forward")
+    (value,) = record.outputs or ()
+    assert isinstance(value, TensorValue)
+    assert (value.form, value.max, value.mean) == ("bytes of bits4x2", 7, 3.5)
 
 
 @pytest.mark.parametrize("level", LEVELS)

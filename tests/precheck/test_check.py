@@ -242,6 +242,12 @@ def sparse_factor() -> None:
     torch.mv(factor, x(5))
 
 
+def quantized() -> None:
+    with unseen():
+        numbers = torch.quantize_per_tensor(x(4), 0.1, 2, torch.qint8)
+    torch.relu(numbers)
+
+
 def beyond_a_view() -> None:
     with unseen():
         part = x(20)[:10]
@@ -262,6 +268,12 @@ def an_object() -> None:
     ("run", "name", "reason"),
     [
         (sparse_factor, "mv", "the dump holds only the values of input.0, which was sparse_coo"),
+        pytest.param(
+            quantized,
+            "relu",
+            "the dump holds only the values of input.0, which was quantized",
+            marks=pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
+        ),
         (beyond_a_view, "as_strided", "the dump holds the elements of a view"),
         (an_object, "linear_cross_entropy", "the dump holds input.options as a dict"),
     ],

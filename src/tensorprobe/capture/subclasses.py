@@ -3,6 +3,8 @@
     DTensor             this rank's part; its placements, mesh and whole shape stand in `form`
     AsyncCollectiveTensor   its data once it has been waited for; we never wait for it
     nested, sparse      the values that they hold
+    quantized           the values that its integers stand for
+    uint4, float4, …    its bytes
     of torch.func       the tensor that is wrapped; dimensions of vmap stand in `form`
     a class of the user's   its own memory, or the tensors that it says it is made of
     meta, fake, and any other   type and shape
@@ -110,8 +112,14 @@ def _form_of(
         return f"{layout} {_shape_text(tensor)}", tensor.detach().values()
     if layout != "strided":
         return layout, None
-    # Its memory was given back, or its numbers are of a type that is not known here.
-    return ("without memory" if tensor.numel() and not tensor.data_ptr() else name), None
+    if tensor.numel() and not tensor.data_ptr():
+        # It was given back.
+        return "without memory", None
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_quantized:
+        return f"quantized {dtype}", tensor.detach().dequantize()
+    # torch does not compute with such a type, and what it holds is known to those who do.
+    return f"bytes of {dtype}", tensor.detach().view(torch.uint8)
 
 
 def _form_of_distributed(tensor: Any) -> str:

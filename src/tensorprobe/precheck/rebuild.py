@@ -143,8 +143,8 @@ def import_modules(names: tuple[str, ...]) -> None:
             ) from err
 
 
-# Of these tensors a dump has the numbers and not where they stood.
-_WITHOUT_PLACES = ("sparse_", "nested ")
+# Of these tensors a dump has the numbers and not where they stood, or what stood for them.
+_VALUES_ALONE = ("sparse_", "nested ", "quantized ", "bytes of ")
 # The call did not see a dimension that is in the data.
 _BATCHED = "BatchedTensor"
 
@@ -170,7 +170,7 @@ class _Builder:
         match value:
             case None:
                 return None
-            case TensorValue(form=str(form)) if form.startswith(_WITHOUT_PLACES):
+            case TensorValue(form=str(form)) if form.startswith(_VALUES_ALONE):
                 raise RebuildError(f"the dump holds only the values of {place}, which was {form}")
             case TensorValue(form=str(form)) if _BATCHED in form:
                 raise RebuildError(f"{place} was a batch of torch.func.vmap, {form}")
