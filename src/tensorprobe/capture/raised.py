@@ -44,7 +44,7 @@ def add_raised(
                 name,
                 inputs=inputs,
                 kwargs=kwargs,
-                is_recompute=session.is_recomputing(),
+                is_recompute=session.recomputation.is_running(),
                 stack=session.read_stack(),
                 parent=parent,
             )
