@@ -26,7 +26,10 @@ from typing import Any, Literal, NoReturn, get_args
 from tensorprobe.errors import ConfigError
 from tensorprobe.textfile import read_json, read_yaml, show_path
 
-__all__ = ["Config", "DataMode", "FileFormat", "Level", "Task", "load_config"]
+__all__ = ["DEFAULT_DUMP_PATH", "Config", "DataMode", "FileFormat", "Level", "Task", "load_config"]
+
+DEFAULT_DUMP_PATH = Path("dump_path")
+"""Where a dump goes if nobody says it."""
 
 Task = Literal["statistics", "tensor", "overflow_check", "structure", "run_ut"]
 Level = Literal["L0", "L1", "L2", "mix", "debug"]

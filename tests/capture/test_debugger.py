@@ -48,7 +48,25 @@ def test_without_any_argument_it_writes_statistics_of_api_calls(
     dump = open_dump(tmp_path / "dump_path" / "step0")
     (part,) = dump.parts
     assert (part.info.task, part.info.level, part.info.step) == ("statistics", "L1", 0)
-    assert str(debugger.dump_path) == "dump_path"
+    assert debugger.dump_path == tmp_path / "dump_path"
+
+
+def test_a_script_that_changes_its_folder_has_one_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    debugger = PrecisionDebugger(dump_path="dump", task="tensor")
+    for _ in range(2):
+        debugger.start()
+        torch.relu(torch.ones(2))
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        torch.tanh(torch.ones(2))
+        debugger.step()
+    assert steps(tmp_path / "dump") == ["step0", "step1"]
+    assert steps(tmp_path / "elsewhere") == []
+    for part in open_dump(tmp_path / "dump").parts:
+        assert "Torch.tanh.0.forward" in part.names and not part.gaps
 
 
 def test_what_happens_between_stop_and_start_is_not_seen(tmp_path: Path) -> None:

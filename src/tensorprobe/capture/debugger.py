@@ -34,7 +34,7 @@ from tensorprobe.capture.overflows import OverflowCount
 from tensorprobe.capture.process import current_rank
 from tensorprobe.capture.session import Session
 from tensorprobe.capture.transport import TensorTransport
-from tensorprobe.config import Config, load_config
+from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import API_TYPES
@@ -45,7 +45,6 @@ from tensorprobe.summary.statistics import release_tables
 __all__ = ["PrecisionDebugger"]
 
 _LOG = logging.getLogger("tensorprobe")
-_DEFAULT_DUMP_PATH = Path("dump_path")
 _TASKS = ("statistics", "tensor", "overflow_check", "structure")
 
 
@@ -113,7 +112,9 @@ class PrecisionDebugger:
         # A filter that cannot be used is an error now, not at the first step.
         CallFilter(config)
         self._models = named_models(model)
-        self._config = replace(config, dump_path=config.dump_path or _DEFAULT_DUMP_PATH)
+        # Whole, as the script may go to another folder while it runs.
+        path = os.path.abspath(config.dump_path or DEFAULT_DUMP_PATH)
+        self._config = replace(config, dump_path=Path(path))
         for notice in config.notices:
             _LOG.warning("%s", notice)
         self._apis = ApiTable(add=config.add_apis, skip=config.skip_apis)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
-from tensorprobe.config import Config, load_config
+from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
 from tensorprobe.errors import ConfigError
 
 __all__ = ["run_script"]
@@ -136,7 +136,9 @@ def _finish(debugger: PrecisionDebugger, config: Config) -> None:
         text = "nothing was captured"
         if count:
             steps = "1 step" if count == 1 else f"{count} steps"
-            text = f"captured {steps}; look with: tensorprobe show {debugger.dump_path}"
+            # As it was written: whoever reads this is where the command was given.
+            path = config.dump_path or DEFAULT_DUMP_PATH
+            text = f"captured {steps}; look with: tensorprobe show {path}"
         sys.stderr.write(f"tensorprobe: {text}\n")
 
 
