@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.errors import ConfigError
+from tensorprobe.names import API_TYPES
 
 __all__ = ["CustomApis"]
+
+_LOG = logging.getLogger("tensorprobe")
 
 Watch = Callable[[Api, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -68,6 +73,17 @@ class CustomApis:
             self._named.append((home, name))
         else:
             self._replace(home, name, Api(prefix, name))
+
+    def add(self, names: Iterable[str]) -> None:
+        """Register what in `add_apis` is a function's place, such as `my_package.ops.fused`."""
+        for name in names:
+            home, _, function = name.rpartition(".")
+            if home in API_TYPES:
+                continue
+            try:
+                self.register(import_module(home), function, home.rpartition(".")[2])
+            except (ImportError, ConfigError) as err:
+                _LOG.warning("add_apis holds %r, which cannot be recorded: %s", name, err)
 
     def restore(self, home: Any, name: str) -> bool:
         """Undo `register`; returns whether there was anything to undo.

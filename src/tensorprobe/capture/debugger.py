@@ -15,7 +15,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,7 +36,6 @@ from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.interrupts import uninterrupted
-from tensorprobe.names import API_TYPES
 from tensorprobe.store.runs import Run
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.summary.statistics import release_tables
@@ -144,8 +142,7 @@ class PrecisionDebugger:
             before.close()
         make_current(self)
         atexit.register(self.close)
-        for name in config.add_apis:
-            self._add_api(name)
+        self._custom.add(config.add_apis)
         self._loader: DataLoaderWatcher | None = None
         if config.enable_dataloader:
             self._loader = DataLoaderWatcher(self._on_next_batch, self._start)
@@ -484,16 +481,6 @@ class PrecisionDebugger:
         if session is None or not is_watched:
             return function(*args, **kwargs)
         return session.watch_custom_call(api, function, args, kwargs)
-
-    def _add_api(self, name: str) -> None:
-        """Register a name of `add_apis` that is a function's place, `my_package.ops.fused`."""
-        home, _, function = name.rpartition(".")
-        if home in API_TYPES:
-            return
-        try:
-            self._custom.register(import_module(home), function, home.rpartition(".")[2])
-        except (ImportError, ConfigError) as err:
-            _LOG.warning("add_apis holds %r, which cannot be recorded: %s", name, err)
 
 
 def _require(config: Config) -> None:
