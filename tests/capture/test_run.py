@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tensorprobe import PrecisionDebugger, open_dump
+from tensorprobe.capture import script
 from tensorprobe.capture.launch import rewrite_command
 from tensorprobe.capture.script import _follow_optimizer, run_script
 from tensorprobe.cli import main
@@ -90,6 +91,29 @@ def test_a_script_runs_as_without_us_and_is_captured(tmp_path: Path) -> None:
     assert [frame.function for frame in stack[-2:]] == ["train", "<module>"]
     # The optimizer's own work is left out.
     assert not any("sqrt" in name or "lerp" in name or "addc" in name for name in names)
+
+
+@pytest.mark.parametrize("launcher", [(), ("python", "-u"), ("torchrun", "--standalone")])
+def test_nothing_is_imported_from_the_working_directory(
+    tmp_path: Path, launcher: tuple[str, ...]
+) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    # One that torch needs.
+    (tmp_path / "queue.py").write_text("raise ImportError('of the project')\n")
+    (scripts / "train.py").write_text("import sys, torch\ntorch.ones(2) + 1\nprint(sys.path[0])\n")
+    command = ["run", "-o", "dump", *launcher, "scripts/train.py"]
+    answer = subprocess.run(
+        # As the command `tensorprobe`, which has the working directory not in its path either.
+        [sys.executable, "-c", _COMMAND, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PATH": _path()},
+    )
+    assert answer.stdout == f"{scripts}\n", answer.stderr
+    assert open_dump(tmp_path / "dump").parts[0].names
 
 
 def test_a_script_that_follows_a_dataloader_ends_with_where_the_dump_is(tmp_path: Path) -> None:
@@ -281,35 +305,36 @@ def test_a_debugger_of_the_script_itself_takes_over(tmp_path: Path) -> None:
 # --- the command line -------------------------------------------------------------------------
 
 
-SCRIPT = ["-m", "tensorprobe.capture.script"]
+START = str(Path(script.__file__).with_name("script_start.py"))
+MODULE = "tensorprobe.capture.script"
 
 
 @pytest.mark.parametrize(
     ("command", "rewritten"),
     [
-        (["{file}", "-x"], [sys.executable, *SCRIPT, "{file}", "-x"]),
-        (["--", "-m", "pkg", "-x"], [sys.executable, *SCRIPT, "-m", "pkg", "-x"]),
-        (["python3.11", "-u", "a.py"], ["python3.11", "-u", *SCRIPT, "a.py"]),
-        (["python", "-X", "dev", "-m", "p"], ["python", "-X", "dev", *SCRIPT, "-m", "p"]),
+        (["{file}", "-x"], [sys.executable, START, "{file}", "-x"]),
+        (["--", "-m", "pkg", "-x"], [sys.executable, "-m", MODULE, "-m", "pkg", "-x"]),
+        (["python3.11", "-u", "a.py"], ["python3.11", "-u", START, "a.py"]),
+        (["python", "-X", "dev", "-m", "p"], ["python", "-X", "dev", "-m", MODULE, "-m", "p"]),
         (
             ["{bin}/torchrun", "--nnodes", "2", "a.py", "--nnodes", "3"],
-            ["{bin}/torchrun", "--nnodes", "2", *SCRIPT, "a.py", "--nnodes", "3"],
+            ["{bin}/torchrun", "--nnodes", "2", START, "a.py", "--nnodes", "3"],
         ),
         (
             ["{bin}/torchrun", "--standalone", "-m", "pkg.train", "-m"],
-            ["{bin}/torchrun", "--standalone", *SCRIPT, "-m", "pkg.train", "-m"],
+            ["{bin}/torchrun", "--standalone", "-m", MODULE, "-m", "pkg.train", "-m"],
         ),
         (
             ["/nowhere/torchrun", "a.py"],
-            [sys.executable, "-m", "torch.distributed.run", *SCRIPT, "a.py"],
+            [sys.executable, "-m", "torch.distributed.run", START, "a.py"],
         ),
         (
             ["python", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", "a.py"],
-            ["python", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", *SCRIPT, "a.py"],
+            ["python", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", START, "a.py"],
         ),
     ],
 )
-def test_a_command_is_led_through_our_module(command: list[str], rewritten: list[str]) -> None:
+def test_a_command_is_led_through_us(command: list[str], rewritten: list[str]) -> None:
     def filled(words: list[str]) -> list[str]:
         return [word.format(file=__file__, bin=Path(sys.executable).parent) for word in words]
 
@@ -398,6 +423,10 @@ def test_help_has_examples_and_starting_needs_no_torch(tmp_path: Path) -> None:
         "print(sorted({'torch', 'numpy'} & set(sys.modules)))\n"
     )
     assert plain(tmp_path, "-c", program).stdout == "[]\n"
+
+
+# `python -c` looks in the working directory too.
+_COMMAND = "import sys; del sys.path[0]; from tensorprobe.cli import run; sys.exit(run())"
 
 
 def _path() -> str:

@@ -1,7 +1,11 @@
-"""Start a command so that every Python process of it runs `tensorprobe.capture.script`.
+"""Start a command so that every Python process of it runs through `tensorprobe.capture.script`.
 
-    train.py …           ─► python -m tensorprobe.capture.script train.py …
-    torchrun … train.py  ─► torchrun … -m tensorprobe.capture.script train.py …
+    train.py …           ─► python …/script_start.py train.py …
+    torchrun … train.py  ─► torchrun … …/script_start.py train.py …
+    -m package.train …   ─► python -m tensorprobe.capture.script -m package.train …
+
+Modules are looked for as without us: after `-m` in the working directory first, by a script in its
+own folder.
 
 The options travel in one environment variable, as JSON. The command takes the place of this
 process, so that its exit code, its signals and its terminal are its own. Nothing here needs torch,
@@ -27,7 +31,8 @@ __all__ = ["OPTIONS_VARIABLE", "launch", "rewrite_command"]
 OPTIONS_VARIABLE = "TENSORPROBE_RUN"
 """Where the processes find the options of `tensorprobe run`."""
 
-_SCRIPT = "tensorprobe.capture.script"
+_MODULE = "tensorprobe.capture.script"
+_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "script_start.py")
 _PYTHON = re.compile(r"python[0-9.]*")
 _LAUNCHER = ["-m", "torch.distributed.run"]
 
@@ -72,8 +77,8 @@ def _check_folder(path: str | os.PathLike[str]) -> None:
 def rewrite_command(command: Sequence[str]) -> list[str]:
     """Let a command run its script through `tensorprobe.capture.script`.
 
-    >>> rewrite_command(["python3", "-u", "train.py", "--lr", "3"])
-    ['python3', '-u', '-m', 'tensorprobe.capture.script', 'train.py', '--lr', '3']
+    >>> rewrite_command(["python3", "-u", "-m", "package.train", "--lr", "3"])
+    ['python3', '-u', '-m', 'tensorprobe.capture.script', '-m', 'package.train', '--lr', '3']
 
     Args:
         command: `train.py …` or `-m package.train …`, with or without `python` before it;
@@ -107,7 +112,7 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
             f"{words[0]} is no Python script, and no launcher but torchrun is known here; put "
             "tensorprobe behind another one, as in: mpirun -n 2 tensorprobe run train.py"
         )
-    return [python, *flags, "-m", _SCRIPT, *words]
+    return [python, *flags, *(["-m", _MODULE] if words[0] == "-m" else [_SCRIPT]), *words]
 
 
 def _split_flags(words: list[str]) -> tuple[list[str], list[str]]:
@@ -124,7 +129,7 @@ def _split_flags(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _rewrite_launch(arguments: list[str]) -> list[str]:
-    """Let torchrun run our module, and that the script."""
+    """Let torchrun run us, and us the script."""
     from torch.distributed.run import get_args_parser
 
     parsed = get_args_parser().parse_args(arguments)
@@ -136,4 +141,4 @@ def _rewrite_launch(arguments: list[str]) -> list[str]:
     script = [parsed.training_script, *parsed.training_script_args]
     own = arguments[: len(arguments) - len(script)]
     # Where there is a -m already, it now means our module.
-    return [*own, _SCRIPT, "-m", *script] if parsed.module else [*own, "-m", _SCRIPT, *script]
+    return [*own, _MODULE, "-m", *script] if parsed.module else [*own, _SCRIPT, *script]

@@ -1,7 +1,10 @@
-"""Capture a script that was not edited: `python -m tensorprobe.capture.script train.py …`.
+"""Capture a script that was not edited: what `tensorprobe run` starts.
 
-This is what `tensorprobe run` starts. Steps follow the optimizer: one ends when the optimizer has
-made its step, whose own work is left out, as between `stop` and `step` of an edited script.
+    python script_start.py train.py …                       ─┐
+    python -m tensorprobe.capture.script -m package.train … ─┴─► main ─► run_script
+
+Steps follow the optimizer: one ends when the optimizer has made its step, whose own work is left
+out, as between `stop` and `step` of an edited script.
 """
 
 from __future__ import annotations
@@ -28,10 +31,24 @@ from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
 from tensorprobe.errors import ConfigError
 
-__all__ = ["run_script"]
+__all__ = ["main", "run_script"]
 
 _LOG = logging.getLogger("tensorprobe")
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+
+def main() -> NoReturn:
+    """Run what this process was started for, with the options that `tensorprobe run` left.
+
+    Raises:
+        SystemExit: always.
+    """
+    try:
+        options = json.loads(os.environ.pop(OPTIONS_VARIABLE, "{}"))
+        run_script(sys.argv[1:], load_config(**options))
+    except ConfigError as err:
+        sys.stderr.write(f"tensorprobe: {err}\n")
+        sys.exit(2)
 
 
 def run_script(words: Sequence[str], config: Config) -> NoReturn:
@@ -82,9 +99,6 @@ def _prepare(words: list[str]) -> Callable[[], None]:
     main.__dict__.update(
         __file__=script, __cached__=None, __loader__=SourceFileLoader("__main__", script)
     )
-    if not getattr(sys.flags, "safe_path", False):
-        # After `python -m` this is the working directory, which is nothing to a script.
-        sys.path[0] = os.path.dirname(os.path.realpath(script))
     sys.argv = words
     # Processes that the script spawns find their way to it through this.
     sys.modules["__main__"] = main
@@ -183,9 +197,4 @@ def _file_of(traceback: TracebackType) -> str:
 if __name__ == "__main__":
     # The new __main__ replaces this one, whose functions are still running.
     _this = sys.modules["__main__"]
-    try:
-        _options = json.loads(os.environ.pop(OPTIONS_VARIABLE, "{}"))
-        run_script(sys.argv[1:], load_config(**_options))
-    except ConfigError as err:
-        sys.stderr.write(f"tensorprobe: {err}\n")
-        sys.exit(2)
+    main()
