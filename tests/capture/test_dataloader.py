@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from tensorprobe import PrecisionDebugger, load_config, open_dump
@@ -100,6 +101,24 @@ def test_worker_processes_are_followed_too(tmp_path: Path) -> None:
         for (batch,) in DataLoader(data, batch_size=2, num_workers=1):
             torch.relu(batch)
     assert steps(tmp_path) == ["step1"]
+
+
+class Batched(IterableDataset[Any]):
+    """Data whose batches another DataLoader makes, in a worker."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(DataLoader(torch.ones(12, 2), batch_size=2))
+
+
+def test_a_dataloader_inside_a_worker_counts_no_iterations(tmp_path: Path) -> None:
+    follow(tmp_path, step=[1])
+    seen = 0
+    with pytest.raises(Exception, match=r"^tensorprobe: exit after iteration 1$"):
+        for batch in DataLoader(Batched(), batch_size=None, num_workers=1):
+            torch.relu(batch)
+            seen += 1
+    assert seen == 2
+    assert [path.parent.name for path in tmp_path.rglob("dump.json")] == ["rank"]
 
 
 def test_a_batch_that_arrives_from_a_worker_leaves_no_call(tmp_path: Path) -> None:

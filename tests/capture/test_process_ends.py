@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from debugged import names
+from torch.utils.data import DataLoader
 
 from overflow_runs import LateStatistics
 from tensorprobe import (
     PrecisionDebugger,
     open_dump,
+    save,
 )
 from tensorprobe.records import TensorValue
 
@@ -107,6 +109,41 @@ def test_a_forked_process_leaves_the_dump_of_its_parent_alone(tmp_path: Path) ->
     debugger.step()
     called = names(tmp_path)
     assert "Torch.relu.0.forward" in called and not any("sigmoid" in n for n in called)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_worker_of_a_dataloader_saves_nothing(tmp_path: Path) -> None:
+    def collate(items: list[torch.Tensor]) -> torch.Tensor:
+        save(items[0], "item")
+        return torch.stack(items)
+
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="debug")
+    for batch in DataLoader(torch.ones(4, 2), batch_size=2, num_workers=1, collate_fn=collate):
+        save(batch, "batch", save_backward=False)
+        debugger.step()
+    assert [file.parent.name for file in tmp_path.rglob("*.json")] == ["rank", "rank"]
+    assert [names(tmp_path, step, "debug.json") for step in (0, 1)] == [["batch.0.debug"]] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_is_captured_once_it_starts_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="debug")
+    child = os.fork()
+    if child == 0:
+        try:
+            monkeypatch.setenv("RANK", "1")
+            monkeypatch.setenv("WORLD_SIZE", "2")
+            save(torch.ones(2), "before", save_backward=False)
+            debugger.start()
+            save(torch.ones(2), "after", save_backward=False)
+            debugger.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    (part,) = open_dump(tmp_path).parts
+    assert part.info.rank == 1 and list(part.names) == ["after.0.debug"]
 
 
 def run_program(program: str, folder: Path) -> None:

@@ -130,6 +130,19 @@ def test_a_script_that_follows_a_dataloader_ends_with_where_the_dump_is(tmp_path
     assert last == "tensorprobe: captured 2 steps; look with: tensorprobe show dump"
 
 
+def test_a_forked_process_of_a_script_leaves_the_last_line_to_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, torch\n"
+        "torch.relu(torch.ones(2))\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    os.waitpid(child, 0)\n"
+        "torch.tanh(torch.ones(2))\n"
+    )
+    answer = run(tmp_path, "-o", "dump", "train.py")
+    assert answer.stderr == "tensorprobe: captured 1 step; look with: tensorprobe show dump\n"
+
+
 def test_an_error_looks_as_without_us(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("def f():\n    raise ValueError('mine')\n\nf()\n")
     answer, expected = run(tmp_path, "fails.py"), plain(tmp_path, "fails.py")

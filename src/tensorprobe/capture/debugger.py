@@ -137,7 +137,7 @@ class PrecisionDebugger:
         # In a `with` block a step begins where the one before has ended.
         self._keeps_going = False
         self._entered_at = self.captured_steps = 0
-        self._is_held = self.is_closed = False
+        self._is_held = self._is_abandoned = self.is_closed = False
         if (before := current_debugger()) is not None:
             before.close()
         make_current(self)
@@ -163,6 +163,7 @@ class PrecisionDebugger:
         if model is not None:
             self._models = named_models(model)
         if self._may_act("start"):
+            self._is_abandoned = False
             self._start()
 
     @OnClassToo
@@ -205,7 +206,7 @@ class PrecisionDebugger:
             name: the value's name; each use of it in a step gets a number.
             save_backward: whether its gradients are saved too, when they are computed.
         """
-        if self.is_closed:
+        if self.is_closed or self._is_abandoned:
             return
         if not isinstance(name, str) or not name:
             self._tell(f"save() got {name!r} for a name, wanted a text; nothing is saved")
@@ -464,12 +465,16 @@ class PrecisionDebugger:
             raise Exception(f"tensorprobe: exit after iteration {last}")
 
     def abandon_in_fork(self) -> None:
-        """Forget, in a forked child, what its parent is capturing."""
+        """Forget, in a forked child, what its parent captures; only its own `start` counts."""
+        self._is_abandoned = True
         if self._session is not None:
             self._session.is_paused = True
         self._session = self._opened_by = self._transport = None
         self._finisher = Finisher()
         self._is_started = False
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
 
     # --- functions of the user's own ---------------------------------------------------------
 

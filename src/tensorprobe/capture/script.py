@@ -30,6 +30,7 @@ from tensorprobe.capture.debugger import PrecisionDebugger
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
 from tensorprobe.errors import ConfigError
+from tensorprobe.store.forks import in_process, this_process
 
 __all__ = ["main", "run_script"]
 
@@ -65,7 +66,7 @@ def run_script(words: Sequence[str], config: Config) -> NoReturn:
     run = _prepare(list(words))
     with contextlib.ExitStack() as undo:
         debugger = PrecisionDebugger.from_config(config)
-        undo.callback(_finish, debugger, config)
+        undo.callback(_finish, debugger, config, this_process())
         if not config.enable_dataloader:
             for handle in _follow_optimizer(debugger):
                 undo.callback(handle.remove)
@@ -139,10 +140,10 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
     ]
 
 
-def _finish(debugger: PrecisionDebugger, config: Config) -> None:
+def _finish(debugger: PrecisionDebugger, config: Config, process: int) -> None:
     """Close the dump, and say where it is; one process of several does."""
-    if not is_latest(debugger):
-        # The script made a debugger of its own, which has taken over.
+    if not is_latest(debugger) or not in_process(process):
+        # The script made a debugger of its own, which has taken over; or this is a forked child.
         return
     debugger.close()
     count = debugger.captured_steps
