@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -297,6 +298,24 @@ def test_a_model_that_runs_inside_the_optimizer_is_captured(tmp_path: Path) -> N
     for handle in handles:
         handle.remove()
     assert "Torch.tanh.0.backward" in [call.name for call in open_dump(tmp_path / "step0")]
+
+
+def test_what_comes_after_a_step_of_the_optimizer_that_failed_is_captured(tmp_path: Path) -> None:
+    debugger, handles = follow(tmp_path)
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for rate in ("none", 0.1):
+        optimizer.param_groups[0]["lr"] = rate
+        torch.tanh(weight).sum().backward()
+        with contextlib.suppress(TypeError):
+            optimizer.step()
+    debugger.close()
+    for handle in handles:
+        handle.remove()
+    assert steps(tmp_path) == ["step0"]
+    names = [call.name for call in open_dump(tmp_path)]
+    assert "Torch.tanh.1.forward" in names and "Torch.tanh.1.backward" in names
+    assert not any("add_" in name or "mul_" in name for name in names)
 
 
 def test_a_debugger_of_the_script_itself_takes_over(tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ def _prepare(words: list[str]) -> Callable[[], None]:
     return run
 
 
+class _NamedArguments(dict[str, Any]):
+    """Named arguments of one call, whose end can be seen by them."""
+
+
 def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
     """Let the steps of the run be those of its first optimizer; returns what undoes it."""
     hooks = import_module("torch.optim.optimizer")
@@ -119,15 +123,26 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
         _LOG.warning("this torch does not tell of optimizer steps; the whole run is one step")
         return []
     pace: weakref.ref[Any] | None = None
+    running: weakref.ref[Any] | None = None
 
-    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal running
         # With a closure the model runs inside the optimizer's step.
-        if kwargs.get("closure", args[1] if len(args) > 1 else None) is None:
-            debugger.is_held = True
+        if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
+            return None
+        debugger.is_held = True
+        # Nobody tells of a step that fails, but what it was called with goes when it is over.
+        named = _NamedArguments(kwargs)
+        running = weakref.ref(named, release)
+        return args, named
+
+    def release(_: Any = None) -> None:
+        debugger.is_held = False
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal pace
-        debugger.is_held = False
+        nonlocal pace, running
+        running = None
+        release()
         # Of several optimizers the first that steps sets the pace, for as long as it lives.
         if pace is None or pace() is None:
             pace = weakref.ref(optimizer)
