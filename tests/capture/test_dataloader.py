@@ -134,6 +134,32 @@ def test_a_batch_that_arrives_from_a_worker_leaves_no_call(tmp_path: Path) -> No
     ]
 
 
+def test_batches_that_are_fetched_ahead_are_told(
+    tmp_path: Path, loader: DataLoader[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    follow(tmp_path, step=[0, 2])
+    with pytest.raises(Exception, match="exit after iteration 2"):
+        for (one,), (other,) in zip(loader, loader, strict=True):
+            torch.relu(one + other)
+    assert caplog.messages == [
+        f"step {step}: no call came between its batch and the request for the next one, as when "
+        "batches are fetched ahead by a wrapper, by zip() or in another thread; leave "
+        "enable_dataloader out, and call start(), stop() and step() in the loop"
+        for step in (0, 2)
+    ]
+
+
+def test_steps_that_a_filter_leaves_empty_are_told_as_such(
+    tmp_path: Path, loader: DataLoader[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    follow(tmp_path, step=[0], list=["sigmoid"])
+    with pytest.raises(Exception, match="exit after iteration 0"):
+        for (batch,) in loader:
+            torch.relu(batch)
+    (told,) = caplog.messages
+    assert told.startswith("a step has no call that list names, sigmoid")
+
+
 def test_calls_by_hand_are_told_and_ignored(
     tmp_path: Path, loader: DataLoader[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-__all__ = ["DataLoaderWatcher"]
+__all__ = ["NO_CALLS", "DataLoaderWatcher"]
+
+NO_CALLS = (
+    "no call came between its batch and the request for the next one, as when batches are fetched "
+    "ahead by a wrapper, by zip() or in another thread; leave enable_dataloader out, and call "
+    "start(), stop() and step() in the loop"
+)
+"""What is told of a step in which nothing was recorded."""
 
 _Iterator: Any = dataloader._BaseDataLoaderIter
 

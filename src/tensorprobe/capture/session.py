@@ -14,6 +14,7 @@ from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.collectives import CollectiveWatcher
 from tensorprobe.capture.collector import CollectorPace
 from tensorprobe.capture.compiled import CompiledRegions
+from tensorprobe.capture.dataloader import NO_CALLS
 from tensorprobe.capture.describe import tensors_in, values_of
 from tensorprobe.capture.fast_paths import FastPathGuard
 from tensorprobe.capture.filters import CallFilter
@@ -272,6 +273,8 @@ class Session:
                 f"a step has no call that list names, {', '.join(self.config.list)}: nothing of it "
                 "is recorded; construct.json has the names of all calls at the levels L0 and mix"
             )
+        elif self.config.enable_dataloader and is_empty and not self.config.scope:
+            self._tell(f"step {self._info.step}: {NO_CALLS}")
         self._do_or_leave("step", lambda: self._publish(rank))
         return True
 
