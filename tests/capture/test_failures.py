@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from debugged import BOTH_WAYS, debugger_of_modules
+from debugged import BOTH_WAYS, debugger_of_modules, messages, names
 from torch import Tensor, nn
 
 from tensorprobe import open_dump
@@ -96,6 +96,27 @@ def test_a_call_that_cannot_be_recorded_costs_none_around_it(
     forward = [name for name in part.names if ".forward." in name]
     assert forward == ["Module.inside.inner.Linear.forward.0", "Module.Nested.forward.0"]
     assert "Module.Nested.backward.0" in part.names
+
+
+def test_a_folder_that_cannot_be_made_is_told_once_and_no_step_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    debugger = PrecisionDebugger(dump_path=tmp_path / "file")
+    for _ in range(4):
+        debugger.start()
+        torch.relu(torch.ones(2))
+        debugger.step()
+    assert debugger.captured_steps == 0
+    assert messages(caplog) == [
+        f"no dump can be written into {tmp_path / 'file'}: Not a directory; the run goes on "
+        "without one; choose another dump_path"
+    ]
+    (tmp_path / "file").unlink()
+    debugger.start()
+    torch.relu(torch.ones(2))
+    debugger.step()
+    assert debugger.captured_steps == 1 and names(tmp_path / "file", step=4)
 
 
 class ReturnsUnreadable(nn.Module):

@@ -422,6 +422,17 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_starts(
     assert "taken cannot be made: there is a file of that name; choose another with -o" in told
 
 
+def test_the_folder_that_nobody_chose_is_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "dump_path").write_text("")
+    (tmp_path / "train.py").write_text("print('started')\n")
+    answer = run(tmp_path, "train.py")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == (
+        "tensorprobe: the folder dump_path cannot be made: there is a file of that name; choose "
+        "another with -o\n"
+    )
+
+
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     answer = run(tmp_path, "/nowhere/python3", "train.py")
     assert (answer.returncode, answer.stdout) == (2, "")

@@ -404,7 +404,8 @@ class PrecisionDebugger:
                 return None
             if self._overflows is not None and self._overflows.is_spent:
                 return None
-            is_first = self._transport is None
+            # Until there is a dump, each may be the first.
+            is_first = self._transport is None or not (self.captured_steps or self._overflows)
             self._transport = self._transport or TensorTransport(self._config.memory_budget << 20)
             self._session = Session(
                 self._config,

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tensorprobe.config import load_config
+from tensorprobe.config import DEFAULT_DUMP_PATH, load_config
 from tensorprobe.errors import ConfigError
 
 __all__ = ["OPTIONS_VARIABLE", "launch", "rewrite_command"]
@@ -49,8 +49,7 @@ def launch(command: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
     """
     # Here, so that a mistake is told once and not by every process of a launcher.
     config = load_config(**options)
-    if config.dump_path is not None:
-        _check_folder(config.dump_path)
+    _check_folder(config.dump_path or DEFAULT_DUMP_PATH)
     rewritten = rewrite_command(command)
     os.environ[OPTIONS_VARIABLE] = json.dumps(options)
     sys.stdout.flush()

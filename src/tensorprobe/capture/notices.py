@@ -5,12 +5,21 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from pathlib import Path
 
-__all__ = ["Notices"]
+__all__ = ["Notices", "no_dump_notice"]
 
 _LOG = logging.getLogger("tensorprobe")
 # What goes wrong in each of many thousand steps is known after so many.
 _OFTEN = 3
+
+
+def no_dump_notice(dump_path: Path | None, reason: str) -> str:
+    """Return what to tell when there is no folder for the dump."""
+    return (
+        f"no dump can be written into {dump_path}: {reason}; the run goes on without one; choose "
+        "another dump_path"
+    )
 
 
 class Notices:

@@ -31,6 +31,7 @@ from tensorprobe.capture.mode_places import (
 )
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.named_models import Models, ModuleNames
+from tensorprobe.capture.notices import no_dump_notice
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.process import device_names
 from tensorprobe.capture.raised import add_raised
@@ -87,9 +88,17 @@ class Session:
         self.config = config
         self.apis = apis
         folder = rank_folder(config.dump_path, step=step, rank=rank)
+        self._tell = tell
+        # For what holds for the whole run, not for this step alone.
+        self.tell_once = tell_once or tell
         # A device waits for the host when a step begins. The first tells whether there is a folder.
         self._writer = DumpWriter(
-            folder, info, file_format=config.file_format, on_trouble=tell, opens_late=not is_first
+            folder,
+            info,
+            file_format=config.file_format,
+            on_trouble=tell,
+            opens_late=not is_first,
+            on_refusal=lambda why: self.tell_once(no_dump_notice(config.dump_path, why)),
         )
         self._transport = transport
         self._overflows = overflows
@@ -114,9 +123,6 @@ class Session:
         self._compiled: CompiledRegions | None = None
         self._traces: TraceGuard | None = None
         self._info = info
-        self._tell = tell
-        # For what holds for the whole run, not for this step alone.
-        self.tell_once = tell_once or tell
         self.calls = CallFilter(config)
         self.recorder.keeps_data = self.calls.keeps_data
         self.module_dump = ModuleDump(self)
@@ -276,7 +282,7 @@ class Session:
         elif self.config.enable_dataloader and is_empty and not self.config.scope:
             self._tell(f"step {self._info.step}: {NO_CALLS}")
         self._do_or_leave("step", lambda: self._publish(rank))
-        return True
+        return not self._writer.is_refused
 
     @property
     def _has_records(self) -> bool:

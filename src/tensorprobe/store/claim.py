@@ -6,6 +6,7 @@ other's files. Whoever comes second gets a folder named by its process id, `proc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from tensorprobe.store.layout import DATA_FOLDER, ERROR_LOG
 
-__all__ = ["Claim", "claim_folder"]
+__all__ = ["Claim", "claim_folder", "remove_if_empty"]
 
 _LOCK_NAME = ".tensorprobe.lock"
 _FILES = ("dump.json", "debug.json", "stack.json", "construct.json", ERROR_LOG)
@@ -102,6 +103,13 @@ def claim_folder(folder: Path) -> Claim:
         if descriptor is not None:
             return Claim(candidate, descriptor, is_new=is_new)
     raise OSError(errno.EBUSY, "this folder is being written by another dump", str(folder))
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a rank folder in which nothing is left, and its step folder likewise."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        folder.parent.rmdir()
 
 
 def _make_folder(folder: Path) -> bool:

@@ -26,7 +26,7 @@ from typing import Literal
 from tensorprobe.errors import NameFormatError
 from tensorprobe.interrupts import uninterrupted
 from tensorprobe.records import CallRecord, DumpInfo, Frame
-from tensorprobe.store.claim import Claim, claim_folder
+from tensorprobe.store.claim import Claim, claim_folder, remove_if_empty
 from tensorprobe.store.dump_header import header_of
 from tensorprobe.store.error_log import ErrorLog
 from tensorprobe.store.file_names import file_name_of, rank_folder
@@ -45,21 +45,12 @@ _LOG = logging.getLogger("tensorprobe")
 _LISTED_GAPS = 100
 # Where nothing is recorded, places are written so many at a time.
 _PLACED_TOGETHER = 32
-
-
 # What a record may hold that JSON does not: reported, never raised into a training.
 _NOT_WRITABLE = (NameFormatError, TypeError, ValueError, RecursionError)
 
 
 def _first_line(err: Exception) -> str:
     return str(err).partition("\n")[0]
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Remove a rank folder in which nothing is left, and its step folder likewise."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-        folder.parent.rmdir()
 
 
 class DumpWriter:
@@ -73,8 +64,10 @@ class DumpWriter:
         host: a writer whose folder this one shares: it adds debug.json to that dump, and is closed
             with it at the latest.
         opens_late: whether the folder is only taken when there is something to write.
+        on_refusal: told why, in place of `on_trouble`, when the folder cannot be taken.
 
     Attributes:
+        is_refused: whether the folder could not be taken, so that there is no dump.
         folder: where the dump really goes, once it is opened: `proc{pid}` beside it if another
             writer has `folder`.
     """
@@ -88,11 +81,14 @@ class DumpWriter:
         on_trouble: Callable[[str], None] = _LOG.warning,
         host: DumpWriter | None = None,
         opens_late: bool = False,
+        on_refusal: Callable[[str], None] | None = None,
     ) -> None:
         self.folder = Path(folder)
         self._info = info
         self._file_format = file_format
         self._on_trouble = on_trouble
+        self._on_refusal = on_refusal
+        self.is_refused = False
         self._gaps: list[str] = []
         self._gap_count = 0
         self._is_told = False
@@ -299,7 +295,7 @@ class DumpWriter:
             with contextlib.suppress(OSError):
                 self._close_log()
             claim.release()
-            _remove_if_empty(self.folder)
+            remove_if_empty(self.folder)
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -324,6 +320,10 @@ class DumpWriter:
                 else:
                     self._join(self._host)
             except OSError as err:
+                self.is_refused = True
+                if self._on_refusal is not None:
+                    self._on_refusal(str(err.strerror or err))
+                self._is_told = self._on_refusal is not None
                 self._lose("the dump", err)
             self._files = self._make_files(self._files.names)
 
@@ -372,7 +372,7 @@ class DumpWriter:
             )
         claim.release()
         if claim.folder != self.folder:
-            _remove_if_empty(claim.folder)
+            remove_if_empty(claim.folder)
 
     def _open_files(self, claim: Claim) -> None:
         folder = os.fspath(self.folder)
