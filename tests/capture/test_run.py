@@ -256,6 +256,23 @@ def test_the_processes_of_torchrun_are_captured_by_rank(tmp_path: Path) -> None:
         assert all("linear" in call.name for call in part)
 
 
+def test_the_processes_of_the_older_launcher_are_captured(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\ntorch.relu(torch.ones(2))\nprint(sys.argv)\n"
+    )
+    launcher = ["-m", "torch.distributed.launch", "--nproc-per-node", "2"]
+    launcher += ["--master-port", str(_free_port())]
+    answer = run(tmp_path, "-o", "dump", *launcher, "train.py", "--lr", "1")
+    assert answer.returncode == 0, answer.stderr
+    for rank in range(2):
+        assert f"['train.py', '--local-rank={rank}', '--lr', '1']" in answer.stdout
+    parts = open_dump(tmp_path / "dump").parts
+    assert [(part.info.rank, "Torch.relu.0.forward" in part.names) for part in parts] == [
+        (0, True),
+        (1, True),
+    ]
+
+
 # --- steps ------------------------------------------------------------------------------------
 
 
@@ -364,6 +381,14 @@ MODULE = "tensorprobe.capture.script"
             ["python", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", "a.py"],
             ["python", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", START, "a.py"],
         ),
+        (
+            ["-m", "torch.distributed.run", "--nnodes", "2", "a.py"],
+            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", START, "a.py"],
+        ),
+        (
+            ["python", "-m", "torch.distributed.launch", "--use-env", "-m", "pkg"],
+            ["python", "-m", "torch.distributed.launch", "--use-env", "-m", MODULE, "-m", "pkg"],
+        ),
     ],
 )
 def test_a_command_is_led_through_us(command: list[str], rewritten: list[str]) -> None:
@@ -389,6 +414,11 @@ def test_a_command_is_led_through_us(command: list[str], rewritten: list[str]) -
         (
             ["torchrun", "--no-python", "a.py"],
             "torchrun --no-python cannot be captured; leave the option out",
+        ),
+        (
+            ["-m", "torch.distributed.launch", "-m", "pkg"],
+            "torch.distributed.launch -m hands --local-rank on and cannot be captured so; use "
+            "torchrun -m, or add --use-env",
         ),
         (
             ["torchrun", "--run-path", "a.py"],

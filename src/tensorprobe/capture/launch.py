@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,7 +35,8 @@ OPTIONS_VARIABLE = "TENSORPROBE_RUN"
 _MODULE = "tensorprobe.capture.script"
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "script_start.py")
 _PYTHON = re.compile(r"python[0-9.]*")
-_LAUNCHER = ["-m", "torch.distributed.run"]
+# What torchrun is, and what it was before.
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def launch(command: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
@@ -81,7 +83,7 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
 
     Args:
         command: `train.py …` or `-m package.train …`, with or without `python` before it;
-            `torchrun … train.py …` or `python -m torch.distributed.run … train.py …`.
+            `torchrun … train.py …`, or `-m torch.distributed.run` or `.launch` in its place.
 
     Raises:
         ConfigError: it is none of these.
@@ -93,8 +95,8 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
         raise ConfigError("there is no script to run; try: tensorprobe run train.py")
     if Path(words[0]).name == "torchrun":
         # Not every environment that has torch has its scripts in the path.
-        found = [words[0]] if shutil.which(words[0]) else [sys.executable, *_LAUNCHER]
-        return [*found, *_rewrite_launch(words[1:])]
+        found = [words[0]] if shutil.which(words[0]) else [sys.executable, "-m", _LAUNCHERS[0]]
+        return [*found, *_rewrite_launch(_LAUNCHERS[0], words[1:])]
     if words == ["-m"]:
         raise ConfigError("there is no module behind -m; try: tensorprobe run -m package.train")
     python = sys.executable
@@ -102,8 +104,6 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
     if _PYTHON.fullmatch(Path(words[0]).name):
         python = words[0]
         flags, words = _split_flags(words[1:])
-        if words[:2] == _LAUNCHER:
-            return [python, *flags, *_LAUNCHER, *_rewrite_launch(words[2:])]
     elif words[0].endswith(".py") and not os.path.exists(words[0]):
         raise ConfigError(f"{words[0]} does not exist; check the path")
     elif not os.path.isfile(words[0]) and words[0] != "-m":
@@ -111,6 +111,8 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
             f"{words[0]} is no Python script, and no launcher but torchrun is known here; put "
             "tensorprobe behind another one, as in: mpirun -n 2 tensorprobe run train.py"
         )
+    if words[0] == "-m" and words[1:2] and words[1] in _LAUNCHERS:
+        return [python, *flags, *words[:2], *_rewrite_launch(words[1], words[2:])]
     return [python, *flags, *(["-m", _MODULE] if words[0] == "-m" else [_SCRIPT]), *words]
 
 
@@ -127,11 +129,9 @@ def _split_flags(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:place], words[place:]
 
 
-def _rewrite_launch(arguments: list[str]) -> list[str]:
-    """Let torchrun run us, and us the script."""
-    from torch.distributed.run import get_args_parser
-
-    parsed = get_args_parser().parse_args(arguments)
+def _rewrite_launch(launcher: str, arguments: list[str]) -> list[str]:
+    """Let torchrun, or what it was before, run us, and us the script."""
+    parsed = import_module(launcher).parse_args(arguments)
     for option in ("no_python", "run_path"):
         if getattr(parsed, option):
             raise ConfigError(
@@ -139,5 +139,11 @@ def _rewrite_launch(arguments: list[str]) -> list[str]:
             )
     script = [parsed.training_script, *parsed.training_script_args]
     own = arguments[: len(arguments) - len(script)]
+    if parsed.module and not getattr(parsed, "use_env", True):
+        # It would stand before the -m that is for us.
+        raise ConfigError(
+            f"{launcher} -m hands --local-rank on and cannot be captured so; use torchrun -m, or "
+            "add --use-env"
+        )
     # Where there is a -m already, it now means our module.
     return [*own, _MODULE, "-m", *script] if parsed.module else [*own, _SCRIPT, *script]

@@ -9,6 +9,9 @@ import os
 import sys
 
 if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].startswith("--local-rank="):
+        # `torch.distributed.launch` puts it before all arguments, of which the script is the first.
+        sys.argv[1:3] = sys.argv[2:0:-1]
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         # Python has put the folder of this file there.
         sys.path[0] = os.path.dirname(os.path.realpath("".join(sys.argv[1:2])))
