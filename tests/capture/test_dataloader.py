@@ -134,6 +134,19 @@ def test_a_batch_that_arrives_from_a_worker_leaves_no_call(tmp_path: Path) -> No
     ]
 
 
+def test_a_block_that_follows_a_dataloader_holds_its_iterations(
+    tmp_path: Path, loader: DataLoader[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with follow(tmp_path):
+        for (batch,) in loader:
+            torch.relu(batch)
+    for number in range(3):
+        called = [call.name for call in open_dump(tmp_path / f"step{number}")]
+        assert called == ["Torch.relu.0.forward"]
+    assert steps(tmp_path) == ["step0", "step1", "step2"]
+    assert caplog.messages == []
+
+
 def test_batches_that_are_fetched_ahead_are_told(
     tmp_path: Path, loader: DataLoader[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

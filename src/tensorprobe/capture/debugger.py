@@ -296,9 +296,11 @@ class PrecisionDebugger:
             self._session.is_paused = is_held
 
     def __enter__(self) -> PrecisionDebugger:
-        self._keeps_going = True
         self._entered_at = self._step
-        self.start()
+        # What follows a DataLoader starts with its first batch.
+        if self._loader is None:
+            self._keeps_going = True
+            self.start()
         return self
 
     def __exit__(
