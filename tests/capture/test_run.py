@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,48 @@ def test_the_first_of_several_optimizers_sets_the_pace(tmp_path: Path) -> None:
     assert steps(tmp_path) == ["step0", "step1"]
     names = [call.name for call in open_dump(tmp_path / "step1")]
     assert names.count("Torch.relu.0.forward") == 1 and "Torch.relu.0.backward" in names
+
+
+def test_an_optimizer_inside_the_backward_pass_is_told_and_leaves_the_pace_to_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    debugger, handles = follow(tmp_path)
+    weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    inside, after = (torch.optim.SGD([weight], lr=0.1) for weight in weights)
+    weights[0].register_post_accumulate_grad_hook(lambda _: inside.step())
+    for _ in range(2):
+        (torch.relu(weights[0]) * weights[1]).sum().backward()
+        after.step()
+    debugger.close()
+    for handle in handles:
+        handle.remove()
+    assert steps(tmp_path) == ["step0", "step1"]
+    assert caplog.messages == [
+        "an optimizer makes its step inside the backward pass, which ends no step of the capture; "
+        "let it come after loss.backward(), or say in the script where steps end, by a "
+        "PrecisionDebugger"
+    ]
+
+
+def test_an_optimizer_in_another_thread_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    debugger, handles = follow(tmp_path)
+    weight = torch.ones(2, requires_grad=True)
+    weight.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    thread = threading.Thread(target=optimizer.step)
+    thread.start()
+    thread.join()
+    debugger.close()
+    for handle in handles:
+        handle.remove()
+    assert steps(tmp_path) == ["step0"]
+    assert caplog.messages == [
+        "an optimizer makes its step in another thread than the script's first one, which ends no "
+        "step of the capture, and calls there are seen at level L0 alone; make a PrecisionDebugger "
+        "there"
+    ]
 
 
 def test_a_model_that_runs_inside_the_optimizer_is_captured(tmp_path: Path) -> None:

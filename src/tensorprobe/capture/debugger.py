@@ -285,6 +285,12 @@ class PrecisionDebugger:
         return self._config.dump_path
 
     @property
+    def is_open_elsewhere(self) -> bool:
+        """Whether it captures what another thread does, which alone can end that."""
+        # torch keeps its modes per thread: only the thread that turned them on can turn them off.
+        return self._opened_by not in (None, threading.get_ident())
+
+    @property
     def is_held(self) -> bool:
         """Whether calls pass unseen for a while, as during the work of an optimizer."""
         return self._is_held
@@ -348,17 +354,13 @@ class PrecisionDebugger:
         return False
 
     def _is_in_own_thread(self, what: str) -> bool:
-        # torch keeps its modes per thread: only the thread that turned them on can turn them off.
-        if self._opened_by in (None, threading.get_ident()):
-            return True
-        self._tell(f"{what}() is ignored: it came from another thread than start()")
-        return False
+        if self.is_open_elsewhere:
+            self._tell(f"{what}() is ignored: it came from another thread than start()")
+        return not self.is_open_elsewhere
 
     def _catch_up(self) -> None:
         """Do what was asked for inside a backward pass, once that is over."""
-        if not self._due_steps or is_in_backward_pass():
-            return
-        if self._opened_by not in (None, threading.get_ident()):
+        if not self._due_steps or is_in_backward_pass() or self.is_open_elsewhere:
             return
         due, self._due_steps = len(self._due_steps), set()
         for _ in range(due):

@@ -28,6 +28,8 @@ from typing import Any, NoReturn
 from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
+from tensorprobe.capture.mode_places import is_in_backward_pass
+from tensorprobe.capture.notices import Notices
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.store.forks import in_process, this_process
@@ -35,6 +37,14 @@ from tensorprobe.store.forks import in_process, this_process
 __all__ = ["main", "run_script"]
 
 _LOG = logging.getLogger("tensorprobe")
+_INSIDE_BACKWARD = (
+    "an optimizer makes its step inside the backward pass, which ends no step of the capture; let "
+    "it come after loss.backward(), or say in the script where steps end, by a PrecisionDebugger"
+)
+_IN_OTHER_THREAD = (
+    "an optimizer makes its step in another thread than the script's first one, which ends no step "
+    "of the capture, and calls there are seen at level L0 alone; make a PrecisionDebugger there"
+)
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
@@ -122,6 +132,7 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
     if not hasattr(hooks, "register_optimizer_step_post_hook"):
         _LOG.warning("this torch does not tell of optimizer steps; the whole run is one step")
         return []
+    tell = Notices().tell
     pace: weakref.ref[Any] | None = None
     running: weakref.ref[Any] | None = None
 
@@ -143,6 +154,12 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
         nonlocal pace, running
         running = None
         release()
+        if is_in_backward_pass():
+            tell(_INSIDE_BACKWARD)
+            return
+        if debugger.is_open_elsewhere:
+            tell(_IN_OTHER_THREAD)
+            return
         # Of several optimizers the first that steps sets the pace, for as long as it lives.
         if pace is None or pace() is None:
             pace = weakref.ref(optimizer)
