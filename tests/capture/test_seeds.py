@@ -59,6 +59,22 @@ def test_mode_asks_for_deterministic_algorithms() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+@pytest.mark.parametrize("benchmark", [True, False])
+def test_without_mode_cudnn_is_as_it_was_before(benchmark: bool) -> None:
+    cudnn = torch.backends.cudnn
+    cudnn.deterministic, cudnn.benchmark = False, benchmark
+    seed_all(mode=True)
+    seed_all(mode=True)
+    assert cudnn.deterministic and not cudnn.benchmark
+    seed_all()
+    assert (cudnn.deterministic, cudnn.benchmark) == (False, benchmark)
+    # What the user sets meanwhile stays.
+    seed_all(mode=True)
+    cudnn.benchmark = True
+    seed_all()
+    assert cudnn.deterministic and cudnn.benchmark
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -30,6 +30,8 @@ _RECURRENT = ("gru", "lstm", "rnn_relu", "rnn_tanh")
 
 # What was replaced, to be put back: where, under which name, by what it was there (None: nothing).
 _replaced: list[tuple[ModuleType, str, Any]] = []
+# What cuDNN's `deterministic` and `benchmark` were before `mode` was asked for.
+_cudnn_before: tuple[bool, bool] | None = None
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
@@ -63,17 +65,33 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
     os.environ["PYTHONHASHSEED"] = str(seed)
     # All devices: torch hands it on to every backend, also one that registered itself.
     torch.manual_seed(seed)
+    _restore_cudnn()
     if mode:
         # cuBLAS reads it when it is first used; HCCL when the first group is made.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
+        _make_cudnn_deterministic()
     if hasattr(torch, "npu"):
         os.environ["HCCL_DETERMINISTIC"] = str(mode)
     torch.use_deterministic_algorithms(mode)
     _restore_dropout()
     if rm_dropout:
         _remove_dropout()
+
+
+def _make_cudnn_deterministic() -> None:
+    global _cudnn_before
+    cudnn = torch.backends.cudnn
+    _cudnn_before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+
+
+def _restore_cudnn() -> None:
+    global _cudnn_before
+    cudnn = torch.backends.cudnn
+    # What somebody set since then stays.
+    if _cudnn_before is not None and (cudnn.deterministic, cudnn.benchmark) == (True, False):
+        cudnn.deterministic, cudnn.benchmark = _cudnn_before
+    _cudnn_before = None
 
 
 def _remove_dropout() -> None:
