@@ -206,6 +206,15 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("path", [5, b"config.json", {"task": "tensor"}])
+def test_a_path_that_is_none_is_refused(path: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        f"the configuration is {path!r}, wanted the path of a .json, .yaml or .yml file"
+    )
+
+
 def test_a_file_that_cannot_be_read_is_a_wrong_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.json: the file cannot be read: No such file"):
         load_config(tmp_path / "absent.json")

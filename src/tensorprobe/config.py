@@ -184,6 +184,8 @@ def load_config(
 def _build_config(path: str | os.PathLike[str] | None, arguments: Mapping[str, object]) -> Config:
     """Take each field from the arguments, the task's block or the top level, and parse it."""
     notices: list[str] = []
+    if not isinstance(path, str | os.PathLike | None):
+        _Spot("the configuration", notices).refuse(path, "the path of a .json, .yaml or .yml file")
     file = "" if path is None else show_path(path)
     top = {} if path is None else _read_fields(path, file)
     given, outside = ("argument ", arguments), (f"{file}: ", top)
