@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -155,8 +156,10 @@ def test_what_cannot_be_registered_is_refused(
     ops = user_module()
     with pytest.raises(ConfigError, match=r"^register_custom_api: my_ops has no function 'fusde'"):
         debugger.register_custom_api(ops, "fusde")
-    with pytest.raises(ConfigError, match=r"the prefix is 'Module', wanted a word such as 'MyOps'"):
-        debugger.register_custom_api(ops, "fused", "Module")
+    for prefix in ("Module", "Module.ops", "two words", "a/b", ".", "a.0.forward", 5):
+        wanted = f"the prefix is {prefix!r}, wanted a word such as 'MyOps'"
+        with pytest.raises(ConfigError, match=re.escape(wanted)):
+            debugger.register_custom_api(ops, "fused", prefix)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"'Linear' of torch.nn is a class; give the class and "):
         debugger.register_custom_api(torch.nn, "Linear")
     with pytest.raises(ConfigError, match=r"'bit_length' of int cannot be replaced: "):

@@ -62,7 +62,7 @@ class CustomApis:
         """
         function = _function_of(home, name)
         prefix = prefix or getattr(home, "__name__", "Custom")
-        if not isinstance(prefix, str) or prefix == "Module":
+        if not isinstance(prefix, str) or not _is_prefix(prefix):
             raise ConfigError(
                 f"register_custom_api: the prefix is {prefix!r}, wanted a word such as 'MyOps' "
                 "that is not 'Module'"
@@ -174,6 +174,12 @@ def _function_of(home: Any, name: str) -> Callable[..., Any]:
         )
     found: Callable[..., Any] = function
     return found
+
+
+def _is_prefix(text: str) -> bool:
+    """Whether names that begin so can be taken apart again; a module's may be several words."""
+    words = text.split(".")
+    return words[0] != "Module" and all(word.isidentifier() for word in words)
 
 
 def _put_back(replaced: _Replaced) -> None:
