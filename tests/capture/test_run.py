@@ -394,6 +394,22 @@ def test_a_debugger_of_the_script_itself_takes_over(tmp_path: Path) -> None:
     assert steps(tmp_path / "inner") == ["step0"]
 
 
+def test_the_last_line_tells_of_a_debugger_of_the_script_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from tensorprobe import PrecisionDebugger\n"
+        "torch.relu(torch.ones(2))\n"
+        "with PrecisionDebugger(dump_path='own'):\n"
+        "    torch.tanh(torch.ones(2))\n"
+    )
+    answer = run(tmp_path, "-o", "dump", "train.py")
+    assert answer.stderr == (
+        "tensorprobe: the script made a debugger of its own, which took over; before that, "
+        "captured 1 step; look with: tensorprobe show dump\n"
+    )
+    assert "Torch.tanh.0.forward" in [call.name for call in open_dump(tmp_path / "own")]
+
+
 # --- the command line -------------------------------------------------------------------------
 
 

@@ -174,8 +174,8 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
 
 def _finish(debugger: PrecisionDebugger, config: Config, process: int) -> None:
     """Close the dump, and say where it is; one process of several does."""
-    if not is_latest(debugger) or not in_process(process):
-        # The script made a debugger of its own, which has taken over; or this is a forked child.
+    if not in_process(process):
+        # A forked child.
         return
     debugger.close()
     count = debugger.captured_steps
@@ -186,6 +186,8 @@ def _finish(debugger: PrecisionDebugger, config: Config, process: int) -> None:
             # As it was written: whoever reads this is where the command was given.
             path = config.dump_path or DEFAULT_DUMP_PATH
             text = f"captured {steps}; look with: tensorprobe show {path}"
+        if not is_latest(debugger):
+            text = f"the script made a debugger of its own, which took over; before that, {text}"
         sys.stderr.write(f"tensorprobe: {text}\n")
 
 
