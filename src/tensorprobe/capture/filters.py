@@ -10,7 +10,7 @@ belongs to one step. The tree of modules is not filtered: it stays whole in cons
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
