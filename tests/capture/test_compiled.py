@@ -255,6 +255,62 @@ def test_a_graph_break_of_the_user_and_compiled_code_in_compiled_code_pass(tmp_p
     ]
 
 
+@torch.compiler.disable
+def between(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def with_breaks(x: Tensor) -> Tensor:
+    y = x.sin()
+    torch._dynamo.graph_break()
+    y = between(y.cos()) + x
+    return y.tanh()
+
+
+def runs_of_graphs(debugger: PrecisionDebugger | None, *, is_warm: bool) -> list[str]:
+    """Call a compiled function that has graph breaks: what was compiled, and what of it ran."""
+    torch._dynamo.reset()
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        name = "+".join(n.name for n in graph.graph.nodes if n.op.startswith("call_"))
+        seen.append(f"compile {name}")
+
+        def run(*args: Any) -> Any:
+            seen.append(f"run {name}")
+            return graph(*args)
+
+        return run
+
+    function = torch.compile(with_breaks, backend=backend)
+    x = torch.ones(3, requires_grad=True)
+    if is_warm:
+        function(x)
+    if debugger is not None:
+        debugger.start()
+    function(x)
+    function(x)
+    if debugger is not None:
+        debugger.stop()
+        debugger.step()
+    function(x)
+    return seen
+
+
+@pytest.mark.parametrize("is_warm", [False, True], ids=["compiled in it", "compiled before"])
+@pytest.mark.parametrize("level", ["L0", "L1", "L2", "mix"])
+def test_what_follows_a_graph_break_is_compiled_as_in_the_run_alone(
+    level: str, is_warm: bool, tmp_path: Path
+) -> None:
+    alone = runs_of_graphs(None, is_warm=is_warm)
+    debugger = PrecisionDebugger(dump_path=tmp_path, level=level)
+    found = runs_of_graphs(debugger, is_warm=is_warm)
+    debugger.close()
+    assert len(set(alone)) >= 4
+    # Any dispatch mode makes torch 2.1 compile anew.
+    assert found == alone or (IS_TORCH_2_1 and level == "L2")
+
+
 def count_global_hooks() -> int:
     tables = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_hooks")
     return sum(len(getattr(torch_module, table)) for table in tables)

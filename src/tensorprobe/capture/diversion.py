@@ -163,8 +163,11 @@ def skip_in_dynamo(function: Callable[..., Any]) -> None:
     function.__dict__[_DISABLED] = True
     code = function.__code__
     if hasattr(dynamo, "set_code_exec_strategy"):
-        skip = dynamo._FrameAction.SKIP
-        dynamo.set_code_exec_strategy(code, dynamo._FrameExecStrategy(skip, skip))
+        actions = dynamo._FrameAction
+        # Not what it calls: Dynamo would set its callback aside for the time of the function, which
+        # then finds none where it exchanges it, and whoever puts it back later leaves Dynamo off.
+        strategy = dynamo._FrameExecStrategy(actions.SKIP, actions.DEFAULT)
+        dynamo.set_code_exec_strategy(code, strategy)
     elif hasattr(dynamo, "skip_code"):
         dynamo.skip_code(code)
 
