@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,3 +279,16 @@ def test_nothing_stays_behind(tmp_path: Path) -> None:
     capture(tmp_path, lambda: step(net, x))
     assert _get_current_dispatch_mode() is None
     assert not torch._C._len_torch_function_stack()
+
+
+def test_the_compiler_is_not_imported(tmp_path: Path) -> None:
+    # It takes seconds; what a signal's handler raises then would leave it half imported.
+    script = (
+        "import sys, torch\n"
+        "from tensorprobe import PrecisionDebugger\n"
+        "with PrecisionDebugger(dump_path=sys.argv[1], level='L2'):\n"
+        "    torch.ones(2, requires_grad=True).exp().sum().backward()\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    assert "Aten.exp.0.forward" in open_dump(tmp_path).parts[0].names

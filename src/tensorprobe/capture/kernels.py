@@ -86,6 +86,11 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Let torch.compile compile: what it makes gives other last bits than single operators."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would import its compiler, seconds of a user's first call, to hide what is hidden.
+        return False
+
     def follow_call(
         self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -111,7 +116,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             recorder.fail(name, err)
         return result
 
-    # torch does so, too; its 2.15 compiled us inside a compiled data parallel model all the same.
+    # torch 2.15 compiled us inside a compiled data parallel model, though it had hidden us, too.
     @hide_from_dynamo
     def __torch_dispatch__(
         self,
