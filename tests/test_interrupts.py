@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 
 import pytest
+
+from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
 
 # Each is interrupted at moments of its own. The timer stands for Ctrl-C, which no test can aim.
 START = """
@@ -123,3 +131,42 @@ def test_interrupts_at_any_moment(program: str, least: int, tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= least
+
+
+def fail(*_: object) -> None:
+    raise ValueError
+
+
+class Handler:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.raise_it(number, frame)
+
+    def raise_it(self, number: int, frame: FrameType | None) -> None:
+        raise ValueError(number)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [fail, Handler(), Handler().raise_it, functools.partial(fail, "more"), lambda *_: fail()],
+    ids=["function", "object", "method", "partial", "one that calls another"],
+)
+@pytest.mark.parametrize(
+    "block", [uninterrupted, contextlib.nullcontext], ids=["put off", "at once"]
+)
+def test_what_a_handler_raises_is_told_from_other_exceptions(
+    handler: Callable[..., None], block: Callable[[], AbstractContextManager[None]]
+) -> None:
+    def work() -> None:
+        with block():
+            signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(ValueError) as of_handler:
+            work()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(ValueError) as of_work:
+        fail(signal.SIGALRM, None)
+    assert is_raised_by_handler(of_handler.value)
+    assert not is_raised_by_handler(of_work.value)

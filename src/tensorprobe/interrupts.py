@@ -2,6 +2,7 @@
 
 A handler of Python's may raise, as Ctrl-C does, between any two steps: between a file that was made
 and the line that remembers it, or between a record that was taken and the file that it goes to.
+What it raises is no trouble of ours, whatever class it has, and goes on to the program.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
+from inspect import CO_VARARGS
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["uninterrupted"]
+__all__ = ["is_raised_by_handler", "uninterrupted"]
 
 _Given = ParamSpec("_Given")
 _Returned = TypeVar("_Returned")
@@ -80,6 +82,29 @@ class uninterrupted:  # noqa: N801 - read as a word of the language
                 return function(*args, **kwargs)
 
         return run
+
+
+def is_raised_by_handler(err: BaseException) -> bool:
+    """Whether a signal's handler raised an exception, whatever it interrupted.
+
+    No other function is given the frame of its own caller, here the one that was interrupted.
+    """
+    trace = err.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_back is not None and any(one is frame.f_back for one in _arguments_of(frame)):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _arguments_of(frame: FrameType) -> list[Any]:
+    values, code = frame.f_locals, frame.f_code
+    given = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & CO_VARARGS:
+        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        given.extend(rest if isinstance(rest, tuple) else ())
+    return given
 
 
 class _Waiting:

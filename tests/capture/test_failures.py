@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,76 @@ def test_an_interrupt_is_no_failure_of_a_record(
         model(torch.ones(2, 3))
     monkeypatch.undo()
     debugger.stop()
+
+
+class Timeout(Exception):  # noqa: N818 - as people call it
+    """What a user's own handler raises."""
+
+
+class Late(tuple[Tensor, ...]):
+    """A batch during whose description a signal comes."""
+
+    @property
+    def _fields(self) -> tuple[str, ...]:
+        signal.raise_signal(signal.SIGALRM)
+        return ("rows",)
+
+
+@pytest.fixture(params=[Timeout, TimeoutError])
+def raised(request: pytest.FixtureRequest) -> Iterator[type[Exception]]:
+    """What the handler of SIGALRM raises."""
+
+    def raise_it(*_: object) -> None:
+        raise request.param("the time is over")
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    yield request.param
+    assert signal.getsignal(signal.SIGALRM) is raise_it
+    signal.signal(signal.SIGALRM, before)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("level", ["L0", "L1"])
+def test_what_a_handler_raises_reaches_the_program(
+    tmp_path: Path,
+    listed: tuple[str, ...],
+    level: str,
+    raised: type[Exception],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": level, "statistics": {"list": listed}}))
+    model, batch = Model(), Late((torch.ones(2, 3),))
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump", model=model):
+        for _ in range(2):
+            # The first call of a function goes through Python in any case.
+            with pytest.raises(raised, match="the time is over"):
+                model(batch) if level == "L0" else torch.cat(batch)
+        torch.relu(torch.ones(1)) if level == "L1" else nn.ReLU()(torch.ones(1))
+    dump = open_dump(tmp_path / "dump")
+    assert not dump.gaps and not caplog.messages
+    assert [call.name for call in dump][-1].endswith(("ReLU.forward.0", "relu.0.forward"))
+
+
+def test_what_a_handler_raises_at_a_stop_reaches_the_program(
+    tmp_path: Path, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Linear(3, 3)
+    debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
+    debugger.start(model)
+    model(torch.ones(2, 3))
+    is_ready = Recorder._is_ready
+
+    def interrupted(recorder: Recorder, record: Any) -> bool:
+        signal.raise_signal(signal.SIGALRM)
+        return is_ready(recorder, record)
+
+    monkeypatch.setattr(Recorder, "_is_ready", interrupted)
+    with pytest.raises(raised, match="the time is over"):
+        debugger.stop()
+    monkeypatch.undo()
+    debugger.step()
+    assert [call.name for call in open_dump(tmp_path)] == ["Module.Linear.forward.0"]
 
 
 def test_a_handler_that_stops_while_records_are_written_loses_none(

@@ -164,7 +164,8 @@ PyObject *backward_name(Gate *self, PyObject *name)
     return known;
 }
 
-/* Count a failure of ours; the user's call goes on. An interrupt is no failure: -1. */
+/* Count a failure of ours; the user's call goes on. An interrupt is no failure: -1; nor is what else a
+ * signal's handler raised, which the recorder tells by its traceback and lets go on. */
 int report_failure(Gate *self, PyObject *name)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception))
@@ -172,6 +173,8 @@ int report_failure(Gate *self, PyObject *name)
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
+    if (trace)
+        PyException_SetTraceback(value, trace);
     PyObject *told = PyObject_CallMethodObjArgs(self->recorder, text_fail, name, value, NULL);
     Py_XDECREF(kind);
     Py_XDECREF(value);

@@ -35,7 +35,7 @@ from tensorprobe.capture.session import Session
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
 from tensorprobe.errors import ConfigError
-from tensorprobe.interrupts import uninterrupted
+from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
 from tensorprobe.store.runs import Run
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.summary.statistics import release_tables
@@ -453,11 +453,11 @@ class PrecisionDebugger:
         """Keep what goes wrong in the tool itself away from the run."""
         try:
             yield
-        except Exception as err:  # noqa: BLE001 - told, and the run goes on
-            self._tell(
-                f"{what}() met trouble of its own ({type(err).__name__}: {err}); the run goes on, "
-                "the capture may miss something"
-            )
+        except Exception as err:
+            if is_raised_by_handler(err):
+                raise
+            trouble = f"{what}() met trouble of its own ({type(err).__name__}: {err})"
+            self._tell(f"{trouble}; the run goes on, the capture may miss something")
 
     # --- what starts and stops by itself -----------------------------------------------------
 

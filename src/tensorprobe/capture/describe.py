@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.records import (
     DeviceValue,
     DictValue,
@@ -141,7 +142,10 @@ def _named_items(value: Any) -> list[tuple[Any, Any]] | str:
         if isinstance(value, Mapping):
             return list(value.items())
         return [(f.name, getattr(value, f.name)) for f in fields(value)]
-    except Exception as err:  # noqa: BLE001 - whatever the user's class does; the record says so
+    except Exception as err:
+        if is_raised_by_handler(err):
+            raise
+        # Whatever the user's class does; the record says so.
         return f"{type(err).__name__}: {err}"[:_LONGEST_TEXT]
 
 

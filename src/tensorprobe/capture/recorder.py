@@ -28,7 +28,7 @@ from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
 from tensorprobe.config import Config
-from tensorprobe.interrupts import uninterrupted
+from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
@@ -312,7 +312,12 @@ class Recorder:
         }
 
     def fail(self, what: str, err: Exception) -> None:
-        """Count a record that could not be made; the first one is told."""
+        """Count a record that could not be made; the first one is told.
+
+        What a signal's handler raised goes on: the run is to notice.
+        """
+        if is_raised_by_handler(err):
+            raise err
         self.failures += 1
         problem = f"{what} could not be recorded ({type(err).__name__}: {err})"
         self._writer.note(problem)

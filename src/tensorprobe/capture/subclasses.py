@@ -22,6 +22,7 @@ import torch
 
 from tensorprobe.capture.drafts import Draft, PartDraft
 from tensorprobe.capture.transforms import below_vmap, unwrap
+from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.records import DictValue, TensorValue, UnknownValue
 from tensorprobe.summary.host import is_plain
 
@@ -51,7 +52,9 @@ def describe_unusual(
             form = f"{around}: {form}" if around else form
             if part is None:
                 return _without_numbers(tensor, form)
-        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as err:
+            if is_raised_by_handler(err):
+                raise
             # Such as a parameter without a shape, or a class that does not answer.
             return UnknownValue(type(tensor).__name__, "a tensor that cannot be looked at")
         if isinstance(part, torch.Tensor):
