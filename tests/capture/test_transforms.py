@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from debugged import BOTH_WAYS
 from torch import nn
 from torch.func import functional_call, grad, hessian, jvp, stack_module_state, vmap
 
@@ -68,6 +69,13 @@ def draw() -> torch.Tensor:
     return vmap(lambda x: nn.functional.dropout(x, 0.5), randomness="different")(BATCH)
 
 
+def jacobian_at_once() -> torch.Tensor:
+    found: torch.Tensor = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+        lambda x: torch.tanh(x @ WEIGHT), BATCH[0], vectorize=True
+    )
+    return found
+
+
 RUNS: dict[str, Callable[[], torch.Tensor]] = {
     "vmap in place": lambda: vmap(write_in_place)(BATCH),
     "grad in place": lambda: grad(lambda x: (write_in_place(x) ** 2).sum())(BATCH[0]),
@@ -79,6 +87,7 @@ RUNS: dict[str, Callable[[], torch.Tensor]] = {
     "jvp": lambda: jvp(write_in_place, (BATCH[0],), (BATCH[1],))[1],
     "functionalize": lambda: torch.func.functionalize(write_in_place)(BATCH[0]),
     "backward through vmap": backward_through_vmap,
+    "gradients as a batch": jacobian_at_once,
     "ensemble": ensemble,
     "random": draw,
 }
@@ -191,6 +200,29 @@ def test_a_backward_pass_through_vmap_is_recorded(tmp_path: Path) -> None:
     assert torch.equal(load_tensor(part, gradient), backward_through_vmap())
     (given, _) = calls["Tensor.__matmul__.0.forward"].inputs or ()
     assert tensor(given).requires_grad
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@BOTH_WAYS
+def test_gradients_that_come_as_a_batch_are_recorded(
+    tmp_path: Path, task: str, listed: tuple[str, ...]
+) -> None:
+    calls = capture(tmp_path, jacobian_at_once, task=task, list=list(listed))
+    ((given,), (result,)) = (
+        calls["Torch.tanh.0.backward"].inputs or (),
+        outputs(calls["Tensor.__matmul__.0.backward"]),
+    )
+    assert tensor(given).form == "torch.func: BatchedTensor [2, 3] (batch in dim 0)"
+    # Each element of the result gets a one in turn.
+    assert (tensor(given).shape, tensor(given).mean) == ((6, 2, 3), pytest.approx(1 / 6))
+    found = jacobian_at_once().reshape(6, 2, 4)
+    assert (result.shape, result.max, result.min) == (
+        (6, 2, 4),
+        found.max().item(),
+        found.min().item(),
+    )
+    if task == "tensor":
+        assert torch.equal(load_tensor(open_dump(tmp_path).part(step=0), result), found)
 
 
 def test_no_call_inside_a_transform_is_without_numbers(tmp_path: Path) -> None:

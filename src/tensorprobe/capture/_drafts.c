@@ -121,7 +121,13 @@ int looks_plain(PyObject *tensor)
         return is_so < 0 ? -1 : 0;
     if ((is_so = is_true(PyObject_CallFunctionObjArgs(is_wrapped, tensor, NULL))))
         return is_so < 0 ? -1 : 0;
-    if ((is_so = is_true(call_method(tensor, text_data_ptr))))
+    is_so = is_true(call_method(tensor, text_data_ptr));
+    if (is_so < 0 && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        /* A batch of gradients has no memory of its own. */
+        PyErr_Clear();
+        return 0;
+    }
+    if (is_so)
         return is_so;
     is_so = is_true(call_method(tensor, text_numel));
     return is_so < 0 ? -1 : !is_so;

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.drafts import Draft, PartDraft
-from tensorprobe.capture.transforms import below_vmap, unwrap
+from tensorprobe.capture.transforms import below_vmap, is_wrapped, unwrap
 from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.records import DictValue, TensorValue, UnknownValue
 from tensorprobe.summary.host import is_plain
@@ -97,7 +97,7 @@ def _form_of(
         return f"{name}, not complete when it was seen", None
     if name == "FakeTensor":
         return name, None
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_wrapped(tensor):
         return unwrap(tensor)
     if tensor.is_nested:
         jagged = getattr(tensor, "_values", None)

@@ -7,6 +7,7 @@ back. The transforms themselves, and what they know of their tensors, stay as th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,7 @@ from functools import partial
 import torch
 from torch._C import _functorch
 
-__all__ = ["below_vmap", "is_transforming", "unwrap", "without_transforms"]
+__all__ = ["below_vmap", "is_transforming", "is_wrapped", "unwrap", "without_transforms"]
 
 # Asked for every call and every new tensor, so without a step of Python.
 is_transforming: Callable[[], bool] = partial(
@@ -37,12 +38,44 @@ def without_transforms() -> Iterator[None]:
             _functorch._set_dynamic_layer_keys_included(True)
 
 
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of torch.func, or a batch of gradients."""
+    return _functorch.is_functorch_wrapped_tensor(tensor) or _is_batch_of_gradients(tensor)
+
+
+# By its name: Python knows no number for it.
+_OLD_BATCH = re.compile(r"\bBatched\b")
+# So deep may the older vmap be in itself.
+_OLD_LEVELS = range(1, 65)
+
+
+def _is_batch_of_gradients(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a batch of the older vmap, which is left in `is_grads_batched`."""
+    return _OLD_BATCH.search(str(torch._C._dispatch_keys(tensor))) is not None
+
+
+def _unwrap_gradients(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return what such a batch holds, its last dimension of a batch first."""
+    inner = tensor
+    for level in _OLD_LEVELS:
+        if not _is_batch_of_gradients(inner):
+            return inner
+        # Where it is no batch of this level it would become one of this size.
+        removed: torch.Tensor = torch._remove_batch_dim(inner, level, 0, 0)
+        if removed.shape[0]:
+            inner = removed
+    return None
+
+
 def unwrap(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None]:
     """Return what a tensor of torch.func is, in words, and the tensor that its numbers are in.
 
     The dimensions that `vmap` takes apart are still there: the words say which, outermost wrapper
     first. None in place of a tensor that has writes of its own to catch up with (`functionalize`).
     """
+    if _is_batch_of_gradients(tensor):
+        sizes = ", ".join(map(str, tensor.shape))
+        return f"torch.func: BatchedTensor [{sizes}] (batch in dim 0)", _unwrap_gradients(tensor)
     words: list[str] = []
     inner = tensor
     while _functorch.is_functorch_wrapped_tensor(inner):

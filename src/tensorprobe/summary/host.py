@@ -62,9 +62,17 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_nested
         and not tensor.is_meta
         and not _is_wrapped(tensor)
-        # FSDP and its like free the memory of a tensor that they will fill again.
-        and (tensor.data_ptr() != 0 or not tensor.numel())
+        and _has_memory(tensor)
     )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    try:
+        # FSDP and its like free the memory of a tensor that they will fill again.
+        return tensor.data_ptr() != 0 or not tensor.numel()
+    except RuntimeError:
+        # A batch of gradients has none of its own.
+        return False
 
 
 def to_host(tensor: torch.Tensor) -> TensorData:
