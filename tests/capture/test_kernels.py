@@ -275,8 +275,10 @@ def test_training_is_the_same_to_the_bit(
 
 
 def test_nothing_stays_behind(tmp_path: Path) -> None:
-    net, x = make_mlp(), torch.randn(2, 4)
-    capture(tmp_path, lambda: step(net, x))
+    net, x, left = make_mlp(), torch.randn(2, 4), []
+    capture(tmp_path, lambda: (left.append(net(x)), step(net, x)))
+    node = left[0].grad_fn
+    assert not node.metadata and not node.next_functions[0][0].metadata
     assert _get_current_dispatch_mode() is None
     assert not torch._C._len_torch_function_stack()
 

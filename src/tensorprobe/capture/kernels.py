@@ -77,6 +77,8 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._session = session
         # Whether it is over, though torch may have the mode on until a backward pass is.
         self.is_retired = False
+        # What autograd keeps of each node that carries a mark; it does not keep the node.
+        self._marked: list[dict[Any, Any]] = []
         self._thread = _Thread()
         # Whether the operators of a call's backward are recorded.
         self._is_wanted: dict[str, bool] = {}
@@ -90,6 +92,12 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         # torch would import its compiler, seconds of a user's first call, to hide what is hidden.
         return False
+
+    def retire(self) -> None:
+        """Record nothing more, and take the marks off: the graph may live on."""
+        self.is_retired = True
+        while self._marked:
+            self._marked.pop().pop(_MARK, None)
 
     def follow_call(
         self, api: Api, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -111,10 +119,21 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._thread.call = around
         try:
             session.calls.leave(name)
-            _mark_nodes(_roots(result, (args, kwargs), start), start, backward)
+            self._mark_nodes(_roots(result, (args, kwargs), start), start, backward)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(name, err)
         return result
+
+    def _mark_nodes(self, roots: list[Any], start: int, name: str) -> None:
+        """Write a call's name on the nodes that it made."""
+        pending = [node for node in roots if is_new(node, start)]
+        while pending:
+            node = pending.pop()
+            metadata = node.metadata
+            if _MARK not in metadata:
+                metadata[_MARK] = name
+                self._marked.append(metadata)
+                pending.extend(child for child, _ in node.next_functions if is_new(child, start))
 
     # torch 2.15 compiled us inside a compiled data parallel model, though it had hidden us, too.
     @hide_from_dynamo
@@ -250,16 +269,6 @@ def _roots(result: Any, given: Any, start: int) -> list[Any]:
                 continue
         roots.append(tensor.grad_fn)
     return roots
-
-
-def _mark_nodes(roots: list[Any], start: int, name: str) -> None:
-    """Write a call's name on the nodes that it made; the marks go with the graph."""
-    pending = [node for node in roots if is_new(node, start)]
-    while pending:
-        node = pending.pop()
-        if _MARK not in node.metadata:
-            node.metadata[_MARK] = name
-            pending.extend(child for child, _ in node.next_functions if is_new(child, start))
 
 
 def _marked_call() -> str | None:

@@ -221,7 +221,7 @@ class Session:
             self._compiled.close()
             self._compiled = None
         if self._kernels is not None:
-            self._kernels.is_retired = True
+            self._kernels.retire()
             remove_dispatch_mode(self._kernels)
             self._kernels = None
         if self._collectives is not None:
