@@ -317,6 +317,18 @@ class _Unversioned(torch.Tensor):
         raise RuntimeError("no version today")
 
 
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_what_torch_warns_of_names_the_line_of_the_program_from_the_first_call_on(
+    tmp_path: Path, level: str
+) -> None:
+    ones, short = torch.ones(4), [torch.empty(2), torch.empty(2)]
+    with PrecisionDebugger(dump_path=tmp_path, level=level):
+        for out in short:
+            with pytest.warns(UserWarning, match="was resized") as told:
+                torch.add(ones, ones, out=out)
+            assert [one.filename for one in told] == [__file__]
+
+
 def test_a_tensor_that_does_not_tell_its_version_is_no_draft() -> None:
     tensor = torch.ones(2).as_subclass(_Unversioned)
     for make in (drafts.Draft, drafts.make_draft):

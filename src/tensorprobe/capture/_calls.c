@@ -320,6 +320,28 @@ static PyObject *watch_known(Gate *self, PyObject *known, PyObject *function, Py
     return result;
 }
 
+/* Find what is noted of a function; NULL where it is for Python. A function that comes for the first time is
+ * noted before it runs, and not by Python that runs it: what torch warns of once would name our line. */
+static int find_known(Gate *self, PyObject *function, PyObject **known)
+{
+    *known = PyDict_GetItemWithError(self->functions, function);
+    if (!*known && PyErr_Occurred()) {
+        /* What cannot be looked up is nothing that torch itself hands over. */
+        PyErr_Clear();
+        return 0;
+    }
+    if (!*known) {
+        PyObject *noted = PyObject_CallFunctionObjArgs(self->note, function, NULL);
+        Py_XDECREF(noted);
+        if (!noted)
+            return -1;
+        *known = PyDict_GetItemWithError(self->functions, function);
+    }
+    if (*known == Py_False)
+        *known = NULL;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 PyObject *answer_torch(PyObject *object, PyObject *given, PyObject *named)
 {
     Gate *self = (Gate *)object;
@@ -332,10 +354,9 @@ PyObject *answer_torch(PyObject *object, PyObject *given, PyObject *named)
     PyObject *kwargs = count == 4 ? PyTuple_GetItem(given, 3) : NULL;
     if (kwargs == Py_None)
         kwargs = NULL;
-    PyObject *known = PyDict_GetItemWithError(self->functions, function);
-    /* What cannot be looked up is nothing that torch itself hands over. */
-    if (!known)
-        PyErr_Clear();
+    PyObject *known;
+    if (find_known(self, function, &known))
+        return NULL;
     int is_usual = known && PyTuple_CheckExact(args) && (!kwargs || PyDict_CheckExact(kwargs)) &&
                    are_plain(self, PyTuple_GetItem(given, 1));
     if (is_usual && known == Py_None)

@@ -45,7 +45,7 @@ TEXTS(DECLARE)
     X(kinds) X(kind_of) X(paths) X(running_class) X(modules_lock) X(hooked) X(parameter_hooks)       \
     X(parameter_gradients) X(gradients_of) X(ordered_dict)
 /* What torch asks about is known only where the gate is a mode's. */
-#define MODE_PARTS(X) X(mode) X(slow) X(functions) X(as_written) X(is_machinery)
+#define MODE_PARTS(X) X(mode) X(slow) X(functions) X(note) X(as_written) X(is_machinery)
 
 /* For fields of an object, and for what the collector asks of them. */
 #define FIELD(part) PyObject *part;

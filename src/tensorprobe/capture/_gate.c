@@ -325,8 +325,8 @@ static PyObject *make_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *watch_mode(PyObject *object, PyObject *args)
 {
     Gate *self = (Gate *)object;
-    PyObject *mode, *slow, *functions, *as_written, *is_machinery;
-    if (!PyArg_ParseTuple(args, "OOO!OOp", &mode, &slow, &PyDict_Type, &functions, &as_written,
+    PyObject *mode, *slow, *functions, *note, *as_written, *is_machinery;
+    if (!PyArg_ParseTuple(args, "OOO!OOOp", &mode, &slow, &PyDict_Type, &functions, &note, &as_written,
                           &is_machinery, &self->is_distributed))
         return NULL;
 #define KEEP(part)                                                                                   \

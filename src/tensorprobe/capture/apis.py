@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -91,7 +91,7 @@ class ApiTable:
 
     Attributes:
         unknown: names to leave out that no function of torch has.
-        usual: what gate.py notes of functions whose calls compiled code can record.
+        usual: what gate.py notes of functions whose calls compiled code can record; False: Python.
     """
 
     def __init__(self, *, add: Iterable[str] = (), skip: Iterable[str] = ()) -> None:
@@ -101,7 +101,7 @@ class ApiTable:
         self.unknown = tuple(name for name, full in named.items() if not _exists(full))
         self._known: dict[Any, Api | None] = {}
         self._custom: dict[Any, Api] = {}
-        self.usual: dict[Any, tuple[Api, str, int] | None] = {}
+        self.usual: dict[Any, tuple[Api, str, int] | Literal[False] | None] = {}
 
     def register(self, module: ModuleType | type, name: str, prefix: str) -> None:
         """Count a function of any module under a prefix of the user's own."""

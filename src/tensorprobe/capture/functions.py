@@ -30,7 +30,7 @@ _COMMUTATIVE = frozenset(("__add__", "__mul__", "__and__", "__or__", "__xor__"))
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 _ENGINE = "_engine_run_backward"
 _AUTOGRAD = torch._C.DispatchKey.AutogradOther
-_SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_SETS_DATA: frozenset[Any] = frozenset((torch.Tensor.data.__set__,))  # type: ignore[attr-defined]
 _TORCH_FOLDER = Path(torch.__file__).parent
 _DISTRIBUTED = str(_TORCH_FOLDER / "distributed") + os.sep
 _UNPICKLING = torch._utils.__file__
@@ -56,7 +56,6 @@ class FunctionWatcher(TorchFunctionMode):
         self._session = session
         # Whether it is over, though torch may have the mode on until a backward pass is.
         self.is_retired = False
-        self._gate: Any = None
         self._is_distributed = (
             torch.distributed.is_available() and torch.distributed.is_initialized()
         )
@@ -75,15 +74,13 @@ class FunctionWatcher(TorchFunctionMode):
         """Leave the usual calls to compiled code."""
         usual = self._session.apis.usual
         slow, is_distributed = self.__torch_function__, self._is_distributed
-        gate.watch(self, slow, usual, self._as_written, _is_machinery, is_distributed)
-        self._gate = gate
+        gate.watch(self, slow, usual, self._note, self._as_written, _is_machinery, is_distributed)
         # torch asks the object, not its class.
         self.__dict__["__torch_function__"] = gate
 
     def retire(self) -> None:
         """Record nothing more."""
         self.is_retired = True
-        self._gate = None
         self.__dict__.pop("__torch_function__", None)
 
     def __torch_function__(
@@ -99,20 +96,17 @@ class FunctionWatcher(TorchFunctionMode):
         if types and _PLAIN_TYPES.issuperset(types):
             # Functions of torch that are written in Python name the plain ones, too.
             types = ()
-        is_replaced = _is_replaced(func)
-        if is_replaced:
+        if _is_replaced(func):
             func = _called_function(func, sys._getframe(1))
         if func in self._passes:
             # A class of the user's own has a say in it.
             run = func if types else self._passes[func]
             return run(*args, **kwargs)
-        if func == _SET_DATA:
+        if func in _SETS_DATA:
             # No call, but it raises no version: `nn.utils.vector_to_parameters` writes so.
             func(*args, **kwargs)
             return self._session.recorder.forget_tensor(args[0])
         api = self._session.apis.look_up(func)
-        if self._gate is not None and not is_replaced:
-            note_function(self._session.apis, func, api)
         if api is None:
             return func(*args, **kwargs)
         if torch._C._current_graph_task_id() != -1 and (
@@ -134,6 +128,14 @@ class FunctionWatcher(TorchFunctionMode):
         if types:
             return self._watch_subclasses(api, func, args, kwargs, spelled)
         return self._session.watch_call(api, func, args, kwargs, spelled=spelled)
+
+    def _note(self, func: Callable[..., Any]) -> None:
+        """Note how calls of a function are recorded, before its first."""
+        apis = self._session.apis
+        if func in self._passes or func in _SETS_DATA or _is_replaced(func):
+            apis.usual[func] = False
+        else:
+            note_function(apis, func, apis.look_up(func))
 
     def _as_written(self, api: Api, args: tuple[Any, ...], frame: FrameType) -> Api | None:
         """Return what a call was written as in a frame; None if that is left out."""

@@ -1,7 +1,8 @@
 """Leave the usual calls of a step to compiled code (_gate.c and what it names).
 
     torch ─► Gate: a usual call? ─► recorded there
-                 └► FunctionWatcher.__torch_function__, which notes what a new function is
+                 │      a function that it does not know is noted first, by FunctionWatcher
+                 └► FunctionWatcher.__torch_function__
     a backward pass ─► RootHook ─► Gate: a usual one? ─► recorded there
                                         └► GradientWatcher
 
@@ -68,8 +69,9 @@ def note_function(apis: ApiTable, function: Any, api: Api | None) -> None:
         function: the function; nobody has put it in the place of another.
         api: what it is called; None if its calls do not count.
     """
-    # Who calls this one matters: see FunctionWatcher.
-    if function in apis.usual or function is torch.empty:
+    if function is torch.empty:
+        # Who calls it matters: see FunctionWatcher.
+        apis.usual[function] = False
         return
     if api is None:
         apis.usual[function] = None
