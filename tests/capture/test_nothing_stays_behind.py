@@ -123,7 +123,10 @@ def is_own_hook(thing: Any) -> bool:
         return getattr(thing.func, "__module__", None) in WATCHERS
     if type(thing) is types.FunctionType:
         return bool(thing.__closure__) and thing.__module__ in WATCHERS
-    return type(thing) in (gradients.RootHook, gradients._NodeHook)
+    kind = type(thing)
+    if kind.__module__ == "tensorprobe.capture._calls":
+        return kind.__name__ in ("ModuleHook", "ParameterHook", "Root")
+    return kind in (gradients.RootHook, gradients._NodeHook)
 
 
 def python_calls_in(run: Callable[[], Any]) -> set[str]:
