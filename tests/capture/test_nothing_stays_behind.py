@@ -42,6 +42,7 @@ WATCHED_SPACES: list[Any] = [
     torch.distributed,
     torch.distributed.distributed_c10d,
     torch.optim.Optimizer,
+    torch.utils,
     torch.utils.checkpoint,
     torch.utils.data.DataLoader,
 ]

@@ -224,6 +224,7 @@ PyObject *make_root(Gate *self, Call *call, PyObject *parent, PyObject *outputs,
 
 extern PyMethodDef draft_methods[];
 PyObject *find_draft(PyObject *drafts, PyObject *tensor);
+int remember_draft(PyObject *drafts, PyObject *tensor, PyObject *draft);
 PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked);
 int looks_plain(PyObject *tensor);
 /* Whether a tensor says what it is, by DLPack's exchange: 1 or 0. */

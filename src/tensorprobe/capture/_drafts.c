@@ -11,7 +11,7 @@
 #include "_calls.h"
 
 /* From drafts.py and host.py. */
-static PyObject *draft_class, *make_reference, *plain_types, *plain_dtypes, *strided, *is_wrapped;
+static PyObject *draft_class, *plain_types, *plain_dtypes, *strided, *is_wrapped;
 static PyObject *no_version, *parameter_class;
 /* NULL where torch has none; what it lies in. */
 static Exchange *exchange;
@@ -58,13 +58,13 @@ static int has_its_memory(PyObject *draft, PyObject *tensor)
 PyObject *find_draft(PyObject *drafts, PyObject *wanted)
 {
     PyObject *key = PyLong_FromVoidPtr(wanted);
-    PyObject *draft = key ? PyDict_GetItemWithError(drafts, key) : NULL;
+    PyObject *known = key ? PyDict_GetItemWithError(drafts, key) : NULL;
     Py_XDECREF(key);
-    if (!draft)
+    if (!known)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    Py_INCREF(draft);
-    PyObject *reference = PyObject_GetAttr(draft, text_alive);
-    PyObject *tensor = reference ? PyObject_CallObject(reference, NULL) : NULL;
+    PyObject *draft = PyTuple_GetItem(known, 0), *reference = PyTuple_GetItem(known, 1);
+    Py_XINCREF(draft);
+    PyObject *tensor = draft && reference ? PyObject_CallObject(reference, NULL) : NULL;
     PyObject *found = NULL;
     if (tensor == wanted) {
         int is_same = is_equal(draft, text_version, tensor, text__version);
@@ -77,10 +77,20 @@ PyObject *find_draft(PyObject *drafts, PyObject *wanted)
     } else if (tensor) {
         found = Py_NewRef(Py_None);
     }
-    Py_XDECREF(reference);
     Py_XDECREF(tensor);
-    Py_DECREF(draft);
+    Py_XDECREF(draft);
     return found;
+}
+
+int remember_draft(PyObject *drafts, PyObject *tensor, PyObject *draft)
+{
+    PyObject *key = PyLong_FromVoidPtr(tensor), *reference = PyWeakref_NewRef(tensor, NULL);
+    PyObject *known = key && reference ? PyTuple_Pack(2, draft, reference) : NULL;
+    int failed = !known || PyDict_SetItem(drafts, key, known);
+    Py_XDECREF(key);
+    Py_XDECREF(reference);
+    Py_XDECREF(known);
+    return failed ? -1 : 0;
 }
 
 static PyObject *find(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -177,7 +187,6 @@ PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)
                   give(draft, text_dtype, PyObject_GetAttr(tensor, text_dtype)) ||
                   give(draft, text_shape, PyObject_GetAttr(tensor, text_shape)) ||
                   give(draft, text_requires_grad, PyObject_GetAttr(tensor, text_requires_grad)) ||
-                  give(draft, text_alive, PyObject_CallFunctionObjArgs(make_reference, tensor, NULL)) ||
                   give(draft, text_memory, address_of(tensor)) ||
                   give(draft, text_version, version_of(tensor))))
         Py_CLEAR(draft);
@@ -196,10 +205,10 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
 
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
-    PyObject **kept[] = {&draft_class, &make_reference, &plain_types, &plain_dtypes, &strided, &is_wrapped,
-                         &no_version, &parameter_class, &capsule};
+    PyObject **kept[] = {&draft_class, &plain_types, &plain_dtypes,    &strided,
+                         &is_wrapped,  &no_version,  &parameter_class, &capsule};
     (void)self;
-    PyObject *done = keep_given(args, kept, 9);
+    PyObject *done = keep_given(args, kept, 8);
     exchange = done ? open_exchange(capsule) : exchange;
     return done;
 }

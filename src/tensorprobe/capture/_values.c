@@ -205,10 +205,7 @@ static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
     long long version = number_of(PyObject_GetAttr(draft, text_version));
     if (version < 0)
         return PyErr_Occurred() ? -1 : 0;
-    PyObject *key = PyLong_FromVoidPtr(tensor);
-    int failed = !key || PyDict_SetItem(self->drafts, key, draft);
-    Py_XDECREF(key);
-    return failed;
+    return remember_draft(self->drafts, tensor, draft);
 }
 
 PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked)

@@ -4,6 +4,9 @@ The output of one call is the input of the next, and a view shows the memory of 
 found of a tensor holds as long as it is alive and nobody has written into its memory: its version,
 which views share with their base, is the same. A parameter may be given other memory, which raises
 no version. Addresses are handed out again and do not count without the tensor that owns them.
+
+Only the table refers to tensors, weakly, and lets go of them when it is told to: torch exchanges
+what is inside a tensor only if nobody refers to it (`torch.utils.swap_tensors`).
 """
 
 from __future__ import annotations
@@ -42,7 +45,6 @@ class Draft(EncodesItself):
 
     __slots__ = (
         "_text",
-        "alive",
         "checked",
         "dtype",
         "file",
@@ -61,7 +63,6 @@ class Draft(EncodesItself):
         self.requires_grad = tensor.requires_grad
         # Its data, perhaps still on their way to the disk.
         self.file: PendingFile | None = None
-        self.alive = weakref.ref(tensor)
         # An inference tensor has none, so nobody knows when it changes.
         self.version = _NO_VERSION if tensor.is_inference() else tensor._version
         # Where a parameter lies: `p.data = …` gives it another place.
@@ -99,7 +100,7 @@ def _set_up_compiled() -> Any:
     if compiled is not None:
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         traits = (*host.PLAIN_TRAITS, _NO_VERSION, torch.nn.Parameter)
-        compiled.set_up_drafts(Draft, weakref.ref, *traits, exchange)
+        compiled.set_up_drafts(Draft, *traits, exchange)
     return compiled
 
 
@@ -152,13 +153,13 @@ class DraftTable:
         is_ordered: whether numbers depend on the order of the elements, as a checksum does.
 
     Attributes:
-        known: the drafts by the ids of their tensors; always this object.
+        known: the drafts and their tensors, by the ids of those; always this object.
         find: returns the draft of a tensor, if nobody has written into it since; else None.
     """
 
     def __init__(self, *, is_ordered: bool) -> None:
         self._is_ordered = is_ordered
-        self.known: dict[int, Draft] = {}
+        self.known: dict[int, tuple[Draft, weakref.ref[torch.Tensor]]] = {}
         self._owners: dict[int, _Memory] = {}
         self._limit = _MANY
         self.find: Callable[[torch.Tensor], Draft | None] = (
@@ -176,16 +177,19 @@ class DraftTable:
         }
 
     def _find(self, tensor: torch.Tensor) -> Draft | None:
-        draft = self.known.get(id(tensor))
-        # An id is handed out again once its object is gone. `module.half()` gives a parameter other
-        # data of another type.
-        if draft is None or draft.alive() is not tensor or draft.dtype is not tensor.dtype:
+        known = self.known.get(id(tensor))
+        # An id is handed out again once its object is gone.
+        if known is None or known[1]() is not tensor:
+            return None
+        draft = known[0]
+        # `module.half()` gives a parameter other data of another type.
+        if draft.version != tensor._version or draft.dtype is not tensor.dtype:
             return None
         if draft.memory is not None and (
             draft.memory != tensor.data_ptr() or draft.shape != tensor.shape
         ):
             return None
-        return draft if draft.version == tensor._version else None
+        return draft
 
     def find_numbers(self, tensor: torch.Tensor) -> Numbers | None:
         """Return the numbers of the memory that a view shows, where they were taken before."""
@@ -211,12 +215,12 @@ class DraftTable:
             return
         if len(self.known) >= self._limit:
             # The tables stay the same objects, which `find` knows.
-            for key in [key for key, known in self.known.items() if known.alive() is None]:
+            for key in [key for key, (_, alive) in self.known.items() if alive() is None]:
                 del self.known[key]
             for key in [key for key, memory in self._owners.items() if memory.alive() is None]:
                 del self._owners[key]
             self._limit = max(_MANY, 2 * len(self.known))
-        self.known[id(tensor)] = draft
+        self.known[id(tensor)] = (draft, weakref.ref(tensor))
         if has_place:
             return
         owner = tensor._base

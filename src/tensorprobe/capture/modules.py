@@ -74,6 +74,10 @@ def _kind_of(kind: type[torch.nn.Module]) -> tuple[str | None, bool, Any | None]
     return name, is_sharded(kind), _sealed_forward(kind)
 
 
+# A tensor in the place of a parameter, and the handle of its hook, if it could be hooked.
+_HookedTensor = tuple["weakref.ref[torch.Tensor]", Any]
+
+
 @dataclass(slots=True)
 class _Running:
     """One module call between its two hooks."""
@@ -119,7 +123,7 @@ class ModuleWatcher:
         self._hooked: set[tuple[str, str, int]] = set()
         # The same of tensors in the place of parameters. An id is handed out again once its tensor
         # is gone, soon with `functional_call`.
-        self._hooked_tensors: dict[tuple[str, str, int], weakref.ref[torch.Tensor]] = {}
+        self._hooked_tensors: dict[tuple[str, str, int], _HookedTensor] = {}
         # Modules are called, and backward passes run, in several threads; `close` comes from one.
         self._lock = threading.RLock()
         self._is_closed = False
@@ -166,6 +170,27 @@ class ModuleWatcher:
             self._hooked.clear()
             self._hooked_tensors.clear()
         self._threads = threading.local()
+
+    def let_go(self, tensor: torch.Tensor) -> None:
+        """Take our hooks off a tensor that will be another one; its next use hooks it again."""
+        with self._lock:
+            hooks: Any = tensor._backward_hooks
+            for place, (known, handle) in list(self._hooked_tensors.items()):
+                if known() is tensor:
+                    del self._hooked_tensors[place]
+                    if handle is not None:
+                        handle.remove()
+            if hooks is None:
+                return
+            for own, hook in self._parameter_hooks:
+                if own is hooks:
+                    hooks.pop(hook, None)
+            # These stay the objects that _modules.c knows.
+            self._parameter_hooks[:] = [at for at in self._parameter_hooks if at[0] is not hooks]
+            self._hooked.difference_update([at for at in self._hooked if at[2] == id(hooks)])
+            if not hooks and tensor.is_leaf:
+                # It would stay with the tensor, and who hooks that later with what was inside it.
+                tensor._backward_hooks = None
 
     def flush(self) -> None:
         """Record the parameter gradients that did not come in complete."""
@@ -332,13 +357,14 @@ class ModuleWatcher:
     def _hook_tensor(self, tensor: torch.Tensor, base: str, key: str, count: int) -> None:
         place = (base, key, id(tensor))
         known = self._hooked_tensors.get(place)
-        if known is None or known() is not tensor:
-            self._hooked_tensors[place] = weakref.ref(tensor)
+        if known is None or known[0]() is not tensor:
+            handle = None
             # To hook one that still lacks its node, as nobody has used it, ends the process.
-            if tensor.grad_fn is None and not tensor.is_leaf:
-                return
-            hook = functools.partial(self._take_gradient, base, key, count)
-            self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+            if tensor.grad_fn is not None or tensor.is_leaf:
+                hook = functools.partial(self._take_gradient, base, key, count)
+                handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+                self._handles.append(handle)
+            self._hooked_tensors[place] = (weakref.ref(tensor), handle)
 
     def _follow_tensors(self, running: _Running) -> None:
         """Hook the tensors that stood in the place of parameters, and those that FSDP put there."""

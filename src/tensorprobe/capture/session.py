@@ -40,6 +40,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
+from tensorprobe.capture.swaps import SwapGuard
 from tensorprobe.capture.traces import TraceGuard
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.capture.written import written_tensors
@@ -126,6 +127,7 @@ class Session:
         self.calls = CallFilter(config)
         self.recorder.keeps_data = self.calls.keeps_data
         self.module_dump = ModuleDump(self)
+        self._swaps = SwapGuard(self.recorder, self.module_dump)
         # Whether nothing is recorded now but what a module_dump asked for.
         self.is_paused = False
         self._inside_custom: set[int] = set()
@@ -160,6 +162,7 @@ class Session:
             self._kernels = KernelWatcher(self)
             insert_dispatch_mode(self._kernels)
         self._open_gate()
+        self._swaps.open(self._modules)
         if self._modules is not None:
             self._modules.open(self.recorder.gate)
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
@@ -251,6 +254,7 @@ class Session:
         if self._saved is not None:
             self._saved.close()
             self._saved_recorder.flush()
+        self._swaps.close()
 
     def finish(self, *, rank: int | None = None, keeps_empty: bool = True) -> bool:
         """Close the watchers and publish the dump; returns whether there is one.
@@ -306,6 +310,7 @@ class Session:
                     self.config, writer, info, self._tell, self._transport
                 )
             self._saved = SavedValues(self._saved_recorder)
+            self._swaps.open(recorder=self._saved_recorder)
         self._saved.save(variable, name, with_gradients=with_gradients)
 
     # --- what the watchers ask ---------------------------------------------------------------

@@ -52,6 +52,11 @@ class ModuleDump:
         for watcher in self._watchers:
             watcher.is_on = False
 
+    def let_go(self, tensor: torch.Tensor) -> None:
+        """As `ModuleWatcher.let_go`."""
+        for watcher in self._watchers:
+            watcher.let_go(tensor)
+
     def close(self) -> None:
         """Remove every hook."""
         self.end()
