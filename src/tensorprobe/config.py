@@ -84,13 +84,13 @@ class Config:
         """
         return dict(self.places).get(name, name)
 
-    def wants_rank(self, rank: int) -> bool:
-        """Say whether a rank is captured.
+    def wants_rank(self, rank: int | None) -> bool:
+        """Say whether a rank is captured; None, which is not known yet, may turn out to be one.
 
         >>> Config(rank=(0, 4, 5)).wants_rank(4), Config().wants_rank(7)
         (True, True)
         """
-        return not self.rank or _holds(self.rank, rank)
+        return not self.rank or rank is None or _holds(self.rank, rank)
 
     def wants_step(self, step: int) -> bool:
         """Say whether a step is captured.

@@ -404,7 +404,7 @@ class PrecisionDebugger:
         """Return the session of this step, or None if the step or the rank is not wanted."""
         if self._session is None:
             rank = current_rank()
-            if not self._config.wants_step(self._step) or not self._config.wants_rank(rank or 0):
+            if not self._config.wants_step(self._step) or not self._config.wants_rank(rank):
                 return None
             if self._overflows is not None and self._overflows.is_spent:
                 return None
@@ -435,7 +435,7 @@ class PrecisionDebugger:
             return False
         is_kept = False
         with self._own_trouble("step"):
-            is_kept = session.finish(rank=current_rank(), keeps_empty=keeps_empty)
+            is_kept = session.finish(keeps_empty=keeps_empty)
         self.captured_steps += is_kept
         if not self._config.wants_step(self._step + 1):
             self._release_memory()

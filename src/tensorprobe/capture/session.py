@@ -35,6 +35,7 @@ from tensorprobe.capture.notices import no_dump_notice
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.process import device_names
 from tensorprobe.capture.raised import add_raised
+from tensorprobe.capture.ranks import RankSearch
 from tensorprobe.capture.recomputation import Recomputation
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.saved import SavedValues
@@ -49,7 +50,7 @@ from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.unfinished import Finisher
-from tensorprobe.store.writer import DumpWriter, rank_folder
+from tensorprobe.store.writer import DumpWriter
 
 __all__ = ["Session"]
 
@@ -75,7 +76,6 @@ class Session:
         if overflows is not None:
             overflows.steps += 1
             config = looking_at_both_sides(config)
-        assert config.dump_path is not None
         info = DumpInfo(
             rank=rank,
             step=step,
@@ -88,13 +88,13 @@ class Session:
         )
         self.config = config
         self.apis = apis
-        folder = rank_folder(config.dump_path, step=step, rank=rank)
+        self._rank = RankSearch(config, step=step, rank=rank)
         self._tell = tell
         # For what holds for the whole run, not for this step alone.
         self.tell_once = tell_once or tell
         # A device waits for the host when a step begins. The first tells whether there is a folder.
         self._writer = DumpWriter(
-            folder,
+            self._rank.begun,
             info,
             file_format=config.file_format,
             on_trouble=tell,
@@ -163,6 +163,7 @@ class Session:
             insert_dispatch_mode(self._kernels)
         self._open_gate()
         self._swaps.open(self._modules)
+        self._rank.open()
         if self._modules is not None:
             self._modules.open(self.recorder.gate)
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
@@ -217,22 +218,18 @@ class Session:
             self.recorder.fail(f"what was left to do at {what}()", err)
 
     def _close_watchers(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
-            self._traces = None
-        if self._compiled is not None:
-            self._compiled.close()
-            self._compiled = None
+        for guard in (self._traces, self._compiled):
+            if guard is not None:
+                guard.close()
+        self._traces = self._compiled = None
         if self._kernels is not None:
             self._kernels.retire()
             remove_dispatch_mode(self._kernels)
             self._kernels = None
-        if self._collectives is not None:
-            self._collectives.close()
-            self._collectives = None
-        if self._fast_paths is not None:
-            self._fast_paths.close()
-            self._fast_paths = None
+        for watcher in (self._collectives, self._fast_paths):
+            if watcher is not None:
+                watcher.close()
+        self._collectives = self._fast_paths = None
         if self._functions is not None:
             self._functions.retire()
             remove_function_mode(self._functions, is_retired=True)
@@ -255,14 +252,14 @@ class Session:
             self._saved.close()
             self._saved_recorder.flush()
         self._swaps.close()
+        self._rank.close()
 
-    def finish(self, *, rank: int | None = None, keeps_empty: bool = True) -> bool:
+    def finish(self, *, keeps_empty: bool = True) -> bool:
         """Close the watchers and publish the dump; returns whether there is one.
 
         While numbers are on their way from a device, it is published beside the run.
 
         Args:
-            rank: this process's rank, if it has one by now; the dump goes to its folder.
             keeps_empty: whether a step in which nothing was recorded gets a dump.
         """
         self._shut()
@@ -271,9 +268,8 @@ class Session:
         # Most steps of a long search find nothing: they leave nothing behind.
         is_idle = self._overflows is not None and not self._writer.has_records
         is_empty = self._writer.is_empty and not self.recorder.has_pending
-        if is_idle or (is_empty and not keeps_empty):
-            self._collector.close()
-            self._writer.discard()
+        if is_idle or (is_empty and not keeps_empty) or not self._rank.is_wanted:
+            self._do_or_leave("step", self._throw_away)
             return False
         if (missing := self.calls.missing_end) is not None:
             self._tell(f"step {self._info.step}: {missing}")
@@ -285,18 +281,20 @@ class Session:
             )
         elif self.config.enable_dataloader and is_empty and not self.config.scope:
             self._tell(f"step {self._info.step}: {NO_CALLS}")
-        self._do_or_leave("step", lambda: self._publish(rank))
+        self._do_or_leave("step", self._publish)
         return not self._writer.is_refused
 
     @property
     def _has_records(self) -> bool:
         return self._writer.has_records or self.recorder.has_pending
 
-    def _publish(self, rank: int | None) -> None:
+    def _publish(self) -> None:
         self._flush()
-        assert self.config.dump_path is not None and self._info.step is not None
-        folder = rank_folder(self.config.dump_path, step=self._info.step, rank=rank)
-        self._writer.close(move_to=None if rank in (None, self._info.rank) else folder)
+        self._writer.close(move_to=self._rank.move_to)
+
+    def _throw_away(self) -> None:
+        self._flush()
+        self._writer.discard()
 
     def save(self, variable: Any, name: str, *, with_gradients: bool) -> None:
         """Record a value that the user named."""
@@ -311,6 +309,7 @@ class Session:
                 )
             self._saved = SavedValues(self._saved_recorder)
             self._swaps.open(recorder=self._saved_recorder)
+            self._rank.open()
         self._saved.save(variable, name, with_gradients=with_gradients)
 
     # --- what the watchers ask ---------------------------------------------------------------

@@ -69,8 +69,15 @@ class Claim:
         Raises:
             OSError: something of it cannot be removed.
         """
-        if self.is_new:
-            return
+        if not self.is_new:
+            self.remove_dump()
+
+    def remove_dump(self) -> None:
+        """Remove the dump that is in the folder, what names it first.
+
+        Raises:
+            OSError: something of it cannot be removed.
+        """
         for name in _FILES:
             (self.folder / name).unlink(missing_ok=True)
         data = self.folder / DATA_FOLDER

@@ -278,7 +278,7 @@ class DumpWriter:
                 self._leave(claim, move_to)
 
     def discard(self) -> None:
-        """Give the folder up without a dump, for a step in which nothing was recorded."""
+        """Give the folder up without a dump: nothing was recorded, or nobody wants it."""
         if not in_process(self._process):
             return
         with self._lock, uninterrupted():
@@ -294,6 +294,7 @@ class DumpWriter:
                     journal.close()
             with contextlib.suppress(OSError):
                 self._close_log()
+                claim.remove_dump()
             claim.release()
             remove_if_empty(self.folder)
 
