@@ -183,3 +183,58 @@ def test_parameters_that_are_views_written_into_since(
         assert torch.equal(train(), alone)
     calls = {call.name: call for call in open_dump(tmp_path / "dump")}
     assert set(calls["Module.Linear.parameters_grad"].parameters or {}) == {"weight", "bias"}
+
+
+class UsedFromOutside(nn.Module):
+    """Most of what it holds is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(2)])
+        self.shifts = nn.ParameterDict({"last": nn.Parameter(torch.zeros(4))})
+        self.linear = nn.Linear(4, 4)
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.called = nn.Linear(4, 4)
+        self.tied = nn.Linear(4, 4, bias=False)
+        self.tied.weight = self.called.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.linear(x, self.linear.weight) * self.scales[0] * self.scales[1]
+        x = self.called(self.attention(x, x, x)[0])
+        return nn.functional.linear(x, self.tied.weight) + self.shifts["last"]
+
+
+# The first by compiled code, the second by Python.
+@pytest.mark.parametrize("data_mode", ["all", "backward"])
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_parameters_of_modules_that_are_never_called_have_their_gradients(
+    tmp_path: Path, level: str, data_mode: str
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"level": level, "statistics": {"data_mode": [data_mode]}}))
+    model = UsedFromOutside()
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump", model=model):
+        for _ in range(2):
+            model.zero_grad()
+            model(torch.ones(3, 4)).sum().backward()
+    part = open_dump(tmp_path / "dump").parts[0]
+    modules = {
+        "scales": "scales.ParameterList",
+        "shifts": "shifts.ParameterDict",
+        "linear": "linear.Linear",
+        "attention": "attention.MultiheadAttention",
+        "attention.out_proj": "attention.out_proj.NonDynamicallyQuantizableLinear",
+        # What is tied to a module that is called counts there.
+        "called": "called.Linear",
+    }
+    ends = ("parameters_grad", "parameters_grad.1")
+    assert {name for name in part.names if is_parameter_gradients(name)} == {
+        f"Module.{name}.{end}" for name in modules.values() for end in ends
+    }
+    for path, name in modules.items():
+        recorded = part.call(f"Module.{name}.parameters_grad.1").parameters
+        assert recorded is not None
+        for key, value in recorded.items():
+            gradient = model.get_parameter(f"{path}.{key}").grad
+            assert gradient is not None and isinstance(value, TensorValue)
+            assert value.max == pytest.approx(gradient.max().item())

@@ -9,7 +9,7 @@
 /* The names of attributes and methods, as objects of Python. */
 #define TEXTS(X)                                                                                     \
     X(_add) X(_error) X(_folder) X(_followers) X(_hidden) X(_lock) X(_lose) X(_name) X(_names)  \
-    X(_parts_left) X(_promised_name) X(_take) X(data_name) X(end) X(follow) X(frame) X(is_done)      \
+    X(_parts_left) X(_promised_name) X(_take) X(data_name) X(end) X(follow) X(follow_uncalled) X(frame) X(is_done)      \
     X(is_lost) X(names) X(path) X(promised) X(suffix) X(tensor_files) X(write)                       \
     X(TBackward0) X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
     X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \

@@ -231,6 +231,19 @@ static int record_module(Gate *self, PyObject *running, PyObject *output, PyObje
     return failed ? -1 : 1;
 }
 
+/* Have the parameters followed of modules in the outermost one that are never called: 1, -1 on failure. */
+static int follow_uncalled(Gate *self, PyObject *module)
+{
+    PyObject *inner = PyObject_GetAttr(module, text__modules), *followed = NULL;
+    Py_ssize_t count = inner ? PyObject_Size(inner) : -1;
+    if (count > 0)
+        followed = PyObject_CallMethodObjArgs(self->modules, text_follow_uncalled, module, NULL);
+    int failed = count < 0 || (count > 0 && !followed);
+    Py_XDECREF(inner);
+    Py_XDECREF(followed);
+    return failed ? -1 : 1;
+}
+
 /* Record the end of a module's call: 1 if that was all, 0 if it takes Python, -1 on failure. */
 static int leave(Gate *self, PyObject *module, PyObject *output, PyObject *kind)
 {
@@ -247,6 +260,8 @@ static int leave(Gate *self, PyObject *module, PyObject *output, PyObject *kind)
         outcome = -1;
     if (outcome > 0)
         outcome = record_module(self, running, output, module, kind);
+    if (outcome > 0 && depth == 1)
+        outcome = follow_uncalled(self, module);
     Py_XDECREF(its_module);
     Py_XDECREF(is_by_python);
     Py_XDECREF(running);

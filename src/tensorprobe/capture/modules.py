@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
-from tensorprobe.capture.named_models import COMPILED, ModuleNames
+from tensorprobe.capture.named_models import COMPILED, ModuleNames, named_modules_of
 from tensorprobe.names import ParameterGradients, module_text
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ class ModuleWatcher:
         # The same of tensors in the place of parameters. An id is handed out again once its tensor
         # is gone, soon with `functional_call`.
         self._hooked_tensors: dict[tuple[str, str, int], _HookedTensor] = {}
+        # Models whose modules without calls have been looked for.
+        self._searched: set[str] = set()
         # Modules are called, and backward passes run, in several threads; `close` comes from one.
         self._lock = threading.RLock()
         self._is_closed = False
@@ -185,6 +187,7 @@ class ModuleWatcher:
             for own, hook in self._parameter_hooks:
                 if own is hooks:
                     hooks.pop(hook, None)
+            self._searched.clear()
             # These stay the objects that _modules.c knows.
             self._parameter_hooks[:] = [at for at in self._parameter_hooks if at[0] is not hooks]
             self._hooked.difference_update([at for at in self._hooked if at[2] == id(hooks)])
@@ -213,6 +216,33 @@ class ModuleWatcher:
             path = self._names.known(inner)
             if path is not None and inner is not module:
                 self._hook_parameters(_parameters_of(inner), path, type(inner).__name__)
+
+    def follow_uncalled(self, module: torch.nn.Module) -> None:
+        """Record gradients of the parameters in a model that modules without calls hold.
+
+        Such are the parameters in an nn.ParameterList, and those of `out_proj` in an
+        nn.MultiheadAttention: the modules that hold them are never called.
+        """
+        config = self._session.config
+        name = module_text(self._names.path_of(module), type(module).__name__)
+        if not self._is_recording or name in self._searched or config.list or config.scope:
+            return
+        self._searched.add(name)
+        with self._lock:
+            hooked = {at[2] for at in (*self._hooked, *self._hooked_tensors)}
+            called = {at[0] for at in (*self._hooked, *self._hooked_tensors)}
+        for _, inner in named_modules_of(module):
+            path, class_name = self._names.path_of(inner), type(inner).__name__
+            if not inner._parameters or _gradients_of(path, class_name) in called:
+                continue
+            # What belongs to two modules has the name of the one that was called.
+            own = {
+                key: parameter
+                for key, parameter in _parameters_of(inner).items()
+                if id(parameter) not in hooked and id(parameter._backward_hooks) not in hooked
+            }
+            if own:
+                self._hook_parameters(own, path, class_name)
 
     @property
     def _running(self) -> list[_Running]:
@@ -285,6 +315,8 @@ class ModuleWatcher:
                 with torch._C.DisableTorchFunction():
                     self._follow_tensors(running)
                     self._record(running, output)
+                    if not inside and module._modules:
+                        self.follow_uncalled(module)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._session.recorder.fail(running.name, err)
         self._session.leave(running.name, running.parent)

@@ -16,7 +16,7 @@ import torch
 from tensorprobe.compiled import load_compiled
 from tensorprobe.errors import ConfigError
 
-__all__ = ["COMPILED", "Models", "ModuleNames", "named_models"]
+__all__ = ["COMPILED", "Models", "ModuleNames", "named_models", "named_modules_of"]
 
 Models = Sequence[tuple[str, torch.nn.Module]]
 _Named = list[tuple[str, torch.nn.Module]]
@@ -90,7 +90,7 @@ class ModuleNames:
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
         named = [
             (_path_in(prefix, path) if prefix or COMPILED in path else path, module)
-            for path, module in _named_modules(model)
+            for path, module in named_modules_of(model)
         ]
         # Where none has a name, as when a step begins, nothing stands in the way.
         if self._paths:
@@ -108,7 +108,7 @@ class ModuleNames:
         return named
 
 
-def _named_modules(model: torch.nn.Module) -> Iterable[tuple[str, torch.nn.Module]]:
+def named_modules_of(model: torch.nn.Module) -> Iterable[tuple[str, torch.nn.Module]]:
     """Return what a model's `named_modules` does; a device waits while a step begins."""
     found: list[tuple[str, torch.nn.Module]] | None = None
     if _compiled is not None:

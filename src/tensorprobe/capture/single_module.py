@@ -78,3 +78,6 @@ class _OneModuleWatcher(ModuleWatcher):
     def is_watching(self, module: torch.nn.Module) -> bool:
         """Whether calls of this module are recorded now."""
         return self.is_on and module is self.only
+
+    def follow_uncalled(self, module: torch.nn.Module) -> None:
+        """Nothing: it is one module alone."""
