@@ -98,6 +98,7 @@ def run_rank(rank: int, folder: Path) -> None:
     record(folder / "peer", {"level": "mix"}, lambda: use_as_in_peer_dump(rank, pair, facts))
     record(folder / "sync", {"task": "tensor"}, lambda: use_every_collective(rank, pair, facts))
     record(folder / "async", {"task": "tensor"}, lambda: use_asynchronously(rank, facts))
+    record(folder / "anybody", {}, lambda: receive_from_anybody(rank, pair))
     run_unfinished(rank, folder, facts)
     run_failure(rank, folder, facts)
     run_refused(folder)
@@ -229,6 +230,16 @@ def use_every_collective(rank: int, pair: Any, facts: dict[str, Any]) -> None:
     with dist._coalescing_manager():
         dist.all_reduce(mine)
     facts["objects"] = objects
+
+
+def receive_from_anybody(rank: int, pair: Any) -> None:
+    mine = numbered(rank, 2)
+    if rank % 2 == 0:
+        for _ in range(2):
+            dist.send(mine, rank + 1, pair)
+    else:
+        dist.recv(mine, group=pair)
+        dist.irecv(mine, group=pair).wait()  # type: ignore[union-attr]
 
 
 def use_asynchronously(rank: int, facts: dict[str, Any]) -> None:
@@ -555,6 +566,13 @@ def test_group_operation_and_peer_are_in_the_record(ranks: Path) -> None:
         assert point.inputs is not None
         assert point.inputs[1] == ScalarValue("int", rank ^ 1)
         assert point.kwargs == {"tag": ScalarValue("int", 7)}
+
+
+def test_who_has_sent_is_in_the_record_where_the_caller_named_nobody(ranks: Path) -> None:
+    for rank, dump in enumerate(parts_of(ranks / "anybody")):
+        for name in ("recv", "irecv") if rank % 2 else ():
+            defaults = dump.call(f"Distributed.{name}.0.forward").defaults
+            assert defaults == {"src": ScalarValue("int", rank - 1)}
 
 
 def test_what_the_caller_left_to_torch_is_in_the_record(ranks: Path) -> None:

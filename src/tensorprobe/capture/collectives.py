@@ -94,6 +94,8 @@ class _Call:
     stack: tuple[Frame, ...] = ()
     parent: str | None = None
     is_recompute: bool = False
+    # What tells who has sent, where that is known only at the end.
+    source: Callable[[], Mapping[str, Any]] | None = None
     # The numbers of the Works that are not complete: a batch has several.
     missing: set[int] = field(default_factory=set)
     is_over: bool = False
@@ -191,6 +193,8 @@ class CollectiveWatcher:
             raise
         finally:
             self._leave(call)
+        if name in _RECEIVING:
+            call.source = functools.partial(_source_of, name, function, args, kwargs, result)
         if self._thread.coalesced is None:
             self._follow(call, result)
         else:
@@ -273,6 +277,9 @@ class CollectiveWatcher:
                     # As the older tools have it: not what is returned, but what was written into.
                     values = (*call.args, *call.kwargs.values())
                     outputs = recorder.draft_all(values, f"{call.name}.output")
+                if is_complete and call.source is not None:
+                    source = recorder.draft_named(call.source(), f"{call.name}.defaults")
+                    call.defaults = {**(call.defaults or {}), **source}
                 recorder.add(
                     call.name,
                     inputs=call.inputs,
@@ -377,17 +384,16 @@ class CollectiveWatcher:
 _TELLING_ARGUMENTS = ("group", "op", "src", "dst")
 # Rank 0 is the root where nobody names one.
 _ROOTED = {"scatter": "src", "gather": "dst"}
+# They take what anybody sends where nobody names a source.
+_RECEIVING = ("recv", "irecv")
 
 
 def _defaults_of(
     name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what a collective takes because its caller said nothing of it, by its name."""
-    # The function inside torch's wrapper knows its arguments; without one, `function` does.
-    public = getattr(torch.distributed, name, function)
-    inner = inspect.unwrap(public)
     try:
-        signature = inspect.signature(function if inner is public else inner)
+        signature = _signature_of(name, function)
         given = signature.bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):
         # The call itself will tell its caller.
@@ -405,3 +411,30 @@ def _defaults_of(
         if default is not None:
             found[key] = default
     return found
+
+
+def _source_of(
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+) -> dict[str, int]:
+    """Return who has sent what a call received, by its rank, if the caller named nobody."""
+    given = _signature_of(name, function).bind_partial(*args, **kwargs).arguments
+    if given.get("src") is not None or given.get("group_src") is not None:
+        return {}
+    if not isinstance(result, int):
+        if not hasattr(result, "_source_rank"):
+            return {}
+        group: Any = given.get("group") or torch.distributed.group.WORLD
+        result = torch.distributed.get_global_rank(group, result._source_rank())
+    # A rank that is not in the group receives nothing.
+    return {"src": result} if result >= 0 else {}
+
+
+def _signature_of(name: str, function: Callable[..., Any]) -> inspect.Signature:
+    # The function inside torch's wrapper knows its arguments; without one, `function` does.
+    public = getattr(torch.distributed, name, function)
+    inner = inspect.unwrap(public)
+    return inspect.signature(function if inner is public else inner)
