@@ -13,7 +13,7 @@ A Work is handed on untouched. While it is open, the watcher listens at the meth
 the output is read when `wait` returns, when `is_completed` says so, or when its future is done.
 
 Not seen: what is sent without one of these functions, as by DistributedDataParallel's reducer (C++)
-and by the functional collectives under DTensor (`torch.ops._c10d_functional`); objects
+and by functional collectives, DTensor's or the user's (`torch.ops._c10d_functional`); objects
 (`all_gather_object` and its like), for they hold no tensors; barriers; the inside of a compiled
 region; a vendor's function that is not written in Python. The output of a Work whose end nobody
 asks for is read when the session closes, if it is complete by then, and is left out if not.
