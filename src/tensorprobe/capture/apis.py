@@ -7,6 +7,7 @@ a tensor about itself does not. A configuration adds to both sides by name.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 
 __all__ = ["Api", "ApiTable"]
 
+_LOG = logging.getLogger("tensorprobe")
 _RULES: dict[str, Any] = json.loads(Path(__file__).with_name("apis.json").read_text())
 _LEFT_OUT = {kind: frozenset(names) for kind, names in _RULES["left_out"].items()}
 _GETTERS = frozenset(_RULES["getters"])
@@ -87,10 +89,9 @@ class ApiTable:
     Args:
         add: names to count although the rules leave them out, `Tensor.item`.
         skip: names to leave out although the rules count them, `Tensor.__getitem__`, also as Python
-            knows them, `torch.nn.functional.gelu`.
+            knows them, `torch.nn.functional.gelu`. Of those that torch does not have it warns.
 
     Attributes:
-        unknown: names to leave out that no function of torch has.
         usual: what gate.py notes of functions whose calls compiled code can record; False: Python.
     """
 
@@ -98,7 +99,10 @@ class ApiTable:
         self._add = frozenset(add)
         named = {name: _as_in_dump(name) for name in skip}
         self._skip = frozenset(named.values())
-        self.unknown = tuple(name for name, full in named.items() if not _exists(full))
+        for unknown in (name for name, full in named.items() if not _exists(full)):
+            _LOG.warning(
+                "skip_apis holds %r, which leaves nothing out: torch has no such API", unknown
+            )
         self._known: dict[Any, Api | None] = {}
         self._custom: dict[Any, Api] = {}
         self.usual: dict[Any, tuple[Api, str, int] | Literal[False] | None] = {}

@@ -116,10 +116,6 @@ class PrecisionDebugger:
         for notice in config.notices:
             _LOG.warning("%s", notice)
         self._apis = ApiTable(add=config.add_apis, skip=config.skip_apis)
-        for name in self._apis.unknown:
-            _LOG.warning(
-                "skip_apis holds %r, which leaves nothing out: torch has no such API", name
-            )
         self._custom = CustomApis(self._apis, self._watch_custom)
         self._step = 0
         self._session: Session | None = None

@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["Notices", "no_dump_notice"]
+from tensorprobe.config import Config
+
+__all__ = ["Notices", "no_dump_notice", "no_listed_call_notice"]
 
 _LOG = logging.getLogger("tensorprobe")
 # What goes wrong in each of many thousand steps is known after so many.
@@ -19,6 +21,16 @@ def no_dump_notice(dump_path: Path | None, reason: str) -> str:
     return (
         f"no dump can be written into {dump_path}: {reason}; the run goes on without one; choose "
         "another dump_path"
+    )
+
+
+def no_listed_call_notice(config: Config) -> str:
+    """Return what to tell when nothing of a step was recorded; empty where no call is named."""
+    if not config.list or config.level == "debug" or config.task == "structure":
+        return ""
+    return (
+        f"a step has no call that list names, {', '.join(config.list)}: nothing of it is recorded; "
+        "construct.json has the names of all calls at the levels L0 and mix"
     )
 
 

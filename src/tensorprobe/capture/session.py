@@ -31,7 +31,7 @@ from tensorprobe.capture.mode_places import (
 )
 from tensorprobe.capture.modules import ModuleWatcher
 from tensorprobe.capture.named_models import Models, ModuleNames
-from tensorprobe.capture.notices import no_dump_notice
+from tensorprobe.capture.notices import no_dump_notice, no_listed_call_notice
 from tensorprobe.capture.overflows import OverflowCount, OverflowRecorder, looking_at_both_sides
 from tensorprobe.capture.process import device_names
 from tensorprobe.capture.raised import add_raised
@@ -273,20 +273,13 @@ class Session:
             return False
         if (missing := self.calls.missing_end) is not None:
             self._tell(f"step {self._info.step}: {missing}")
-        has_list = bool(self.config.list) and self.config.level != "debug"
-        if has_list and self.config.task != "structure" and not self._has_records:
-            self.tell_once(
-                f"a step has no call that list names, {', '.join(self.config.list)}: nothing of it "
-                "is recorded; construct.json has the names of all calls at the levels L0 and mix"
-            )
+        has_records = self._writer.has_records or self.recorder.has_pending
+        if not has_records and (nothing_listed := no_listed_call_notice(self.config)):
+            self.tell_once(nothing_listed)
         elif self.config.enable_dataloader and is_empty and not self.config.scope:
             self._tell(f"step {self._info.step}: {NO_CALLS}")
         self._do_or_leave("step", self._publish)
         return not self._writer.is_refused
-
-    @property
-    def _has_records(self) -> bool:
-        return self._writer.has_records or self.recorder.has_pending
 
     def _publish(self) -> None:
         self._flush()
