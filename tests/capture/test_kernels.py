@@ -89,6 +89,14 @@ def test_the_operators_of_both_directions_are_there(tmp_path: Path) -> None:
     assert not back & operators(dump, "forward") and not forward & operators(dump, "backward")
 
 
+def test_a_profiler_computes_nothing(tmp_path: Path) -> None:
+    def use() -> None:
+        with torch.profiler.record_function("named"):
+            torch.ones(3)
+
+    assert list(capture(tmp_path, use).names) == ["Aten.ones.0.forward"]
+
+
 def test_an_overload_is_part_of_the_name_and_each_direction_counts_its_own(tmp_path: Path) -> None:
     def use() -> None:
         x = torch.ones(3, requires_grad=True)

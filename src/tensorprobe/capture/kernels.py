@@ -52,8 +52,10 @@ _BETWEEN = frozenset(
         hide_from_dynamo.__code__.co_filename,
     )
 )
-# What a collective wrote is not there yet when its operator returns.
-_LEFT_OUT_SPACES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"))
+# What a collective wrote is not there yet when its operator returns; a profiler computes nothing.
+_LEFT_OUT_SPACES = frozenset(
+    ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "profiler")
+)
 # They write their running statistics although their schema does not say so.
 _SECRET_WRITERS = frozenset(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"))
 _MARK = "tensorprobe call"
