@@ -50,8 +50,45 @@ def test_names_as_python_knows_them_leave_out_the_same(tmp_path: Path) -> None:
     assert "Tensor.__rmul__.0" in found
 
 
+def test_a_function_of_two_homes_is_left_out_by_either_name(tmp_path: Path) -> None:
+    image = torch.ones(1, 1, 4, 4)
+    for number, name in enumerate(("Torch.conv2d", "torch.conv2d", "Functional.conv2d")):
+        config = tmp_path / f"{number}.json"
+        config.write_text(json.dumps({"skip_apis": [name, "Tensor.__itruediv__"]}))
+        with PrecisionDebugger(config, dump_path=tmp_path / str(number)):
+            y = F.conv2d(image, image)
+            y /= 2
+            F.gelu(y)
+        assert names(tmp_path / str(number)) == ["Functional.gelu.0.forward"]
+
+
+def test_functions_of_torch_keep_their_names_where_they_are_added(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "config.json"
+    added = ["torch.nn.functional.gelu", "torch.Tensor.item", "torch.numel"]
+    config.write_text(json.dumps({"add_apis": added}))
+    x = torch.ones(3)
+    with PrecisionDebugger(config, dump_path=tmp_path / "dump"):
+        _ = (F.gelu(x), x.sum().item(), torch.numel(x))
+    assert names(tmp_path / "dump") == [
+        *("Functional.gelu.0.forward", "Tensor.sum.0.forward", "Tensor.item.0.forward"),
+        "Torch.numel.0.forward",
+    ]
+    assert messages(caplog) == []
+
+
 def test_a_name_that_nothing_has_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    skip(tmp_path, ["Tensor.__getitm__", "Functional.gelu", "VF.lstm", "torch.linalg.norm"])
+    skip(
+        tmp_path,
+        [
+            "Tensor.__getitm__",
+            "Functional.gelu",
+            "VF.lstm",
+            "torch.linalg.norm",
+            "Tensor.__imatmul__",
+        ],
+    )
     assert messages(caplog) == [
         "skip_apis holds 'Tensor.__getitm__', which leaves nothing out: torch has no such API"
     ]

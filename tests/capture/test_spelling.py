@@ -71,12 +71,18 @@ class Scaled(torch.nn.Module):
         _ = (scale * x, scale * (x - x), self.gain * x, self.gain * self.weight)
         _ = (GAIN * x, GAIN * x.relu(), 3 & n, 1 | n, 1 ^ n)
         _ = found + x.sum()
+        if scale > 1:
+            x = x.neg()
+        _ = 0.5 * x.mean()
 
     def in_order(self, x: Tensor, n: Tensor) -> None:
         scale = 2.0
         _ = ((x - x) * 2, torch.tanh(x) + 1.0, self.weight * 2, {"x": x}["x"] * 3)
         _ = (x * scale, (x - x) * scale, x * self.gain, self.weight * self.gain)
         _ = (x * GAIN, x.relu() * GAIN, n & 3, n | 1, n ^ 1, x * (2 if scale else 3))
+        if scale > 1:
+            x = x.neg()
+        _ = x.mean() * 0.5
 
 
 GAIN = 0.5
@@ -90,8 +96,8 @@ def test_a_number_before_the_operator_is_told_from_one_behind_it(
     run = model.reflected if is_reflected else model.in_order
     names = [name.split(".")[1] for name in capture(tmp_path, lambda: run(x, n)).names]
     operators = [name for name in names if name.startswith("__") and name != "__sub__"]
-    assert len(operators) == 14
-    assert [name.startswith("__r") for name in operators] == [is_reflected] * 14
+    assert len(operators) == 15
+    assert [name.startswith("__r") for name in operators] == [is_reflected] * 15
 
 
 def test_variables_are_looked_at_and_not_kept(tmp_path: Path) -> None:
@@ -112,6 +118,17 @@ def test_what_the_user_got_from_locals_stays_his(tmp_path: Path) -> None:
         mine = locals()
         _ = (scale * x, scale * x.relu(), x * scale)
         assert mine["x"] is x and mine["scale"] == 2.0
+
+    capture(tmp_path, run)
+
+
+def test_what_exec_made_in_a_function_stays_there(tmp_path: Path) -> None:
+    def run() -> None:
+        x, scale = torch.ones(3), 2.0
+        exec("factor = 3")
+        before = "factor" in locals()
+        _ = (scale * x, scale * x.relu())
+        assert ("factor" in locals()) == before
 
     capture(tmp_path, run)
 
@@ -203,6 +220,7 @@ def test_nothing_that_only_asks_is_recorded(tmp_path: Path) -> None:
         x: Tensor = torch.ones(2, 3)
         _ = (x.shape, x.size(), x.dim(), x.numel(), x.dtype, x.device, x.is_contiguous(), len(x))
         _ = (torch.sym_max(x.shape[0], 2), torch.sym_int(2.5), torch.sym_not(x.dim() == 1))
+        _ = torch.sym_sqrt(4.0)
 
     assert list(capture(tmp_path, run).names) == ["Torch.ones.0.forward"]
 

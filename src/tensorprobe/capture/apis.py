@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 import torch
 
-__all__ = ["Api", "ApiTable"]
+from tensorprobe.capture.operators import MAGIC_NAMES
+
+__all__ = ["Api", "ApiTable", "as_in_dump"]
 
 _LOG = logging.getLogger("tensorprobe")
 _RULES: dict[str, Any] = json.loads(Path(__file__).with_name("apis.json").read_text())
@@ -66,6 +68,8 @@ _HOMES: dict[str, tuple[str, Any]] = {
     "torch.Tensor.": ("Tensor", torch.Tensor),
     "torch.": ("Torch", torch),
 }
+# An operator that has a method of another name.
+_WRITTEN_OTHERWISE = {"Tensor.__itruediv__": "Tensor.__idiv__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,8 @@ class ApiTable:
     """
 
     def __init__(self, *, add: Iterable[str] = (), skip: Iterable[str] = ()) -> None:
-        self._add = frozenset(add)
-        named = {name: _as_in_dump(name) for name in skip}
+        self._add = frozenset(map(as_in_dump, add))
+        named = {name: as_in_dump(name) for name in skip}
         self._skip = frozenset(named.values())
         for unknown in (name for name, full in named.items() if not _exists(full)):
             _LOG.warning(
@@ -150,27 +154,37 @@ class ApiTable:
         return api.full_name in self._skip
 
 
-def _as_in_dump(name: str) -> str:
-    """Return the name that a function has in a dump.
+def as_in_dump(name: str) -> str:
+    """Return the name that calls of a function have in a dump.
 
-    >>> _as_in_dump("torch.nn.functional.gelu"), _as_in_dump("Tensor.__add__")
-    ('Functional.gelu', 'Tensor.__add__')
+    >>> as_in_dump("torch.nn.functional.gelu"), as_in_dump("Torch.conv2d")
+    ('Functional.gelu', 'Functional.conv2d')
     """
     for home, (kind, _) in _HOMES.items():
         if name.startswith(home):
-            return f"{kind}.{name.removeprefix(home)}"
-    return name
+            name = f"{kind}.{name.removeprefix(home)}"
+            break
+    if name in _WRITTEN_OTHERWISE:
+        return _WRITTEN_OTHERWISE[name]
+    function = _find_function(name)
+    api = _name_of(function) if callable(function) else None
+    return name if api is None else api.full_name
+
+
+def _find_function(full_name: str) -> Any:
+    """Return the function of torch that has a name; None if there is none."""
+    kind, *parts = full_name.split(".")
+    found = next((space for other, space in _HOMES.values() if other == kind), None)
+    for part in parts:
+        found = getattr(found, part, None)
+    return found
 
 
 def _exists(full_name: str) -> bool:
     """Whether torch has a function of this name, where that can be told."""
-    kind, *parts = full_name.split(".")
-    found = next((space for other, space in _HOMES.values() if other == kind), None)
-    if found is None:
-        return True
-    for part in parts:
-        found = getattr(found, part, None)
-    return found is not None
+    kind, _, name = full_name.partition(".")
+    is_told = any(other == kind for other, _ in _HOMES.values())
+    return not is_told or name in MAGIC_NAMES or _find_function(full_name) is not None
 
 
 def _name_of(function: Callable[..., Any]) -> Api | None:

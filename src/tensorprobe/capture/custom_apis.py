@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.apis import Api, ApiTable
+from tensorprobe.capture.apis import Api, ApiTable, as_in_dump
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import API_TYPES
 
@@ -77,9 +77,10 @@ class CustomApis:
     def add(self, names: Iterable[str]) -> None:
         """Register what in `add_apis` is a function's place, such as `my_package.ops.fused`."""
         for name in names:
-            home, _, function = name.rpartition(".")
-            if home in API_TYPES:
+            if as_in_dump(name).partition(".")[0] in API_TYPES:
+                # Of torch: the table of APIs knows it.
                 continue
+            home, _, function = name.rpartition(".")
             try:
                 self.register(import_module(home), function, home.rpartition(".")[2])
             except (ImportError, ConfigError) as err:

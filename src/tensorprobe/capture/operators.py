@@ -12,7 +12,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["instructions_of", "is_reflected", "operator_at"]
+__all__ = ["MAGIC_NAMES", "instructions_of", "is_reflected", "operator_at"]
 
 _BINARY = {
     "+": "add", "&": "and", "//": "floordiv", "<<": "lshift", "@": "matmul", "*": "mul",
@@ -34,6 +34,14 @@ _OLD_BINARY = {
     "RSHIFT": "rshift", "SUBTRACT": "sub", "TRUE_DIVIDE": "truediv", "XOR": "xor",
 }  # fmt: skip
 _REFLECTED = frozenset(("add", "mul", "and", "or", "xor"))
+MAGIC_NAMES = frozenset(
+    (
+        *(f"__{way}{base}__" for way in ("", "i", "r") for base in (*_BINARY.values(), "div")),
+        *_COMPARE.values(),
+        *_UNARY.values(),
+    )
+)
+"""Of operators, those that torch has no method for among them."""
 
 # What an operand was loaded from: whether that is a global variable, its name, and those of
 # attributes; or a number that is written there; None: something else.
@@ -149,12 +157,14 @@ def _start_of_operand(before: list[dis.Instruction]) -> tuple[int | None, bool]:
     missing = 1
     for at in range(len(before) - 1, -1, -1):
         found = before[at]
-        if found.opcode in _JUMPS or found.is_jump_target:
-            # What ran is one of several ways.
+        if found.opcode in _JUMPS:
             break
         missing -= dis.stack_effect(found.opcode, found.arg, jump=False)
         if missing <= 0:
             return at, missing < 0
+        if found.is_jump_target:
+            # What ran before it is one of several ways.
+            break
     return None, False
 
 
@@ -192,6 +202,8 @@ def _variable(frame: FrameType, name: str) -> object:
     is_copy = type(space) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED
     if is_copy and sys.getrefcount(space) == _OWN_COUNT:
         # Before Python 3.13 a frame keeps this copy of its variables, and so all of them alive.
-        # Where the user has called locals(), he holds it, too.
-        space.clear()
+        # Where the user has called locals(), he holds it, too; what exec() put there is no copy.
+        code = frame.f_code
+        for own in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            space.pop(own, None)
     return frame.f_globals.get(name, _UNKNOWN) if value is _UNKNOWN else value

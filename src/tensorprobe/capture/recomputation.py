@@ -7,7 +7,8 @@ The `backward` of somebody's own Function and the hooks of gradients make calls 
 too, and these are new. Gradients are off there, unless the pass makes a graph of its own
 (`create_graph`). On the other hand they are off in parts of what is repeated: under `no_grad` and
 in the `forward` of a Function. So frames tell; only a function, not a module, that somebody repeats
-by means of his own is known by its gradients.
+by means of his own is known by its gradients. A module that a hook or a `backward` calls, which is
+rarer, counts as repeated.
 """
 
 from __future__ import annotations
