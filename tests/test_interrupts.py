@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
 START = """
 import random, signal, sys
 from pathlib import Path
+from typing import Any
 
 def interrupt(number, frame):
     raise KeyboardInterrupt
@@ -170,3 +172,27 @@ def test_what_a_handler_raises_is_told_from_other_exceptions(
         fail(signal.SIGALRM, None)
     assert is_raised_by_handler(of_handler.value)
     assert not is_raised_by_handler(of_work.value)
+
+
+def forget(number: int, frame: object) -> None:
+    del number, frame
+    raise ValueError
+
+
+def climb(number: int, frame: Any) -> None:
+    while frame is not None:
+        frame = frame.f_back
+    fail()
+
+
+@pytest.mark.parametrize("handler", [forget, climb])
+def test_a_handler_is_known_that_has_let_go_of_what_it_was_given(
+    handler: Callable[..., None],
+) -> None:
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(ValueError) as raised:
+            signal.raise_signal(signal.SIGALRM)
+        assert is_raised_by_handler(raised.value)
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -13,9 +13,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import CO_VARARGS
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
 
 __all__ = ["is_raised_by_handler", "uninterrupted"]
@@ -87,15 +87,30 @@ class uninterrupted:  # noqa: N801 - read as a word of the language
 def is_raised_by_handler(err: BaseException) -> bool:
     """Whether a signal's handler raised an exception, whatever it interrupted.
 
-    No other function is given the frame of its own caller, here the one that was interrupted.
+    It is known by its code or, if it was taken off since, by what it was given: no other function
+    gets the frame of its own caller, here the one that was interrupted.
     """
+    handlers = map(plain_signal.getsignal, plain_signal.valid_signals())
+    codes = [_code_of(handler) for handler in handlers if callable(handler)]
     trace = err.__traceback__
     while trace is not None:
         frame = trace.tb_frame
+        if any(code is frame.f_code for code in codes):
+            return True
         if frame.f_back is not None and any(one is frame.f_back for one in _arguments_of(frame)):
             return True
         trace = trace.tb_next
     return False
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    while isinstance(handler, partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)
+    if not hasattr(function, "__code__"):
+        # An object whose class says how it is called.
+        function = type(handler).__call__
+    return getattr(function, "__code__", None)
 
 
 def _arguments_of(frame: FrameType) -> list[Any]:

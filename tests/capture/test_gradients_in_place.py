@@ -17,6 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from tensorprobe.capture import PrecisionDebugger
 from torch_abilities import tells_of_indexing
 
+TOLD_OF_ITEMS = pytest.mark.skipif(
+    not tells_of_indexing(), reason="this torch does not tell of items"
+)
+
 
 @pytest.fixture
 def capture(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Capture]:
@@ -225,6 +229,7 @@ def set_gradients(
     return [next(found) if one.requires_grad else None for one in arguments]
 
 
+@TOLD_OF_ITEMS
 @pytest.mark.parametrize("precision", ["fp32", "autocast"])
 @pytest.mark.parametrize(
     ("where", "into"),
@@ -234,8 +239,6 @@ def test_an_item_that_is_set_has_the_gradients_before_and_after_it(
     capture: Capture, where: str, into: str, precision: str
 ) -> None:
     index, shape = SETS[where]
-    if isinstance(index, Tensor) and not tells_of_indexing():
-        pytest.skip("this torch tells nobody that a tensor is indexed")
     x, v = leaves((2, 3, 4), shape or ())
     upstream = torch.randn(3, 4)
 
@@ -251,6 +254,7 @@ def test_an_item_that_is_set_has_the_gradients_before_and_after_it(
     assert_equal(captured.outputs("Tensor.__setitem__.0.backward"), expected)
 
 
+@TOLD_OF_ITEMS
 @pytest.mark.parametrize("into", ["computed", "view"])
 def test_items_set_one_after_another_have_each_its_gradients(capture: Capture, into: str) -> None:
     x, v, w = leaves((2, 3, 4), (4,), (4,))
@@ -276,6 +280,7 @@ def test_items_set_one_after_another_have_each_its_gradients(capture: Capture, i
     assert_equal(captured.outputs("Tensor.__setitem__.0.backward"), copied)
 
 
+@TOLD_OF_ITEMS
 def test_an_item_that_is_set_in_a_checkpointed_function_has_its_gradients(
     capture: Capture,
 ) -> None:
@@ -294,6 +299,7 @@ def test_an_item_that_is_set_in_a_checkpointed_function_has_its_gradients(
     assert_equal(captured.outputs("Tensor.__setitem__.0.backward"), expected)
 
 
+@TOLD_OF_ITEMS
 @pytest.mark.parametrize("is_view", [False, True])
 def test_training_that_sets_items_is_the_same_to_the_bit(capture: Capture, is_view: bool) -> None:
     x, v = leaves((2, 300, 40), (40,))

@@ -73,6 +73,16 @@ def test_a_process_without_a_group_is_the_first(tmp_path: Path) -> None:
     assert [child.name for child in (tmp_path / "step1").iterdir()] == ["rank"]
 
 
+def test_who_gets_no_rank_in_a_step_is_not_watched_for_nothing_in_the_next(tmp_path: Path) -> None:
+    config = load_config(dump_path=tmp_path, rank=[1])
+    modes = []
+    with PrecisionDebugger.from_config(config) as debugger:
+        for _ in range(3):
+            modes.append(torch._C._len_torch_function_stack())
+            debugger.step()
+    assert modes == [1, 0, 0]
+
+
 def test_a_step_that_nobody_wants_leaves_nothing(tmp_path: Path) -> None:
     run_plain(tmp_path, 1)
     assert steps(tmp_path) == []

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.capture import script
@@ -376,6 +377,58 @@ def test_what_comes_after_a_step_of_the_optimizer_that_failed_is_captured(tmp_pa
     names = [call.name for call in open_dump(tmp_path)]
     assert "Torch.tanh.1.forward" in names and "Torch.tanh.1.backward" in names
     assert not any("add_" in name or "mul_" in name for name in names)
+
+
+def test_the_work_of_an_optimizer_stays_hidden_whatever_hooks_of_the_users_make_of_it(
+    tmp_path: Path,
+) -> None:
+    debugger, handles = follow(tmp_path)
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: (args, dict(kwargs)))
+    for _ in range(2):
+        torch.tanh(weight).sum().backward()
+        optimizer.step()
+    debugger.close()
+    for handle in handles:
+        handle.remove()
+    found = [[call.name for call in part] for part in open_dump(tmp_path).parts]
+    assert len(found) == 2
+    for names in found:
+        assert "Torch.tanh.0.forward" in names
+        assert not any("add_" in name or "mul_" in name for name in names)
+
+
+# Of torch's own use of what it advises against.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_compiled_step_of_an_optimizer_stays_one_graph(tmp_path: Path) -> None:
+    def train(folder: Path | None) -> tuple[Tensor, int, list[str]]:
+        torch._dynamo.reset()
+        count = 0
+
+        def backend(graph: Any, _: Any) -> Any:
+            nonlocal count
+            count += 1
+            return graph
+
+        weight = torch.linspace(1, 2, 5, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        step = torch.compile(optimizer.step, backend=backend)
+        debugger, handles = (None, []) if folder is None else follow(folder)
+        for _ in range(3):
+            torch.tanh(weight).sum().backward()
+            step()
+        if debugger is not None:
+            debugger.close()
+        for handle in handles:
+            handle.remove()
+        return weight.detach(), count, [] if folder is None else steps(folder)
+
+    alone, graphs, _ = train(None)
+    watched, graphs_watched, found = train(tmp_path)
+    assert torch.equal(alone, watched)
+    assert graphs_watched == graphs
+    assert found == ["step0", "step1", "step2"]
 
 
 def test_a_debugger_of_the_script_itself_takes_over(tmp_path: Path) -> None:

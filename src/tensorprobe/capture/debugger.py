@@ -133,7 +133,7 @@ class PrecisionDebugger:
         # In a `with` block a step begins where the one before has ended.
         self._keeps_going = False
         self._entered_at = self.captured_steps = 0
-        self._is_held = self._is_abandoned = self.is_closed = False
+        self._is_held = self._is_abandoned = self._had_no_rank = self.is_closed = False
         if (before := current_debugger()) is not None:
             before.close()
         make_current(self)
@@ -400,11 +400,11 @@ class PrecisionDebugger:
         """Return the session of this step, or None if the step or the rank is not wanted."""
         if self._session is None:
             rank = current_rank()
-            if not self._config.wants_step(self._step) or not self._config.wants_rank(rank):
+            counted = 0 if rank is None and self._had_no_rank else rank
+            if not self._config.wants_step(self._step) or not self._config.wants_rank(counted):
                 return None
             if self._overflows is not None and self._overflows.is_spent:
                 return None
-            # Until there is a dump, each may be the first.
             is_first = self._transport is None or not (self.captured_steps or self._overflows)
             self._transport = self._transport or TensorTransport(self._config.memory_budget << 20)
             self._session = Session(
@@ -418,7 +418,7 @@ class PrecisionDebugger:
                 transport=self._transport,
                 overflows=self._overflows,
                 finisher=self._finisher,
-                is_first=is_first,
+                is_first=is_first,  # until there is a dump
             )
         return self._session
 
@@ -433,6 +433,8 @@ class PrecisionDebugger:
         with self._own_trouble("step"):
             is_kept = session.finish(keeps_empty=keeps_empty)
         self.captured_steps += is_kept
+        # Then it is taken for the only process, until it gets a rank.
+        self._had_no_rank |= not is_kept and current_rank() is None
         if not self._config.wants_step(self._step + 1):
             self._release_memory()
         return is_kept

@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
+from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.capture.mode_places import is_in_backward_pass
 from tensorprobe.capture.notices import Notices
@@ -135,7 +136,11 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
     tell = Notices().tell
     pace: weakref.ref[Any] | None = None
     running: weakref.ref[Any] | None = None
+    # What torch makes of the step of each optimizer; it calls the hooks.
+    step_code = hooks.Optimizer.profile_hook_step(lambda: None).__code__
 
+    # The step may be compiled: what is hidden is not compiled with it.
+    @hide_from_dynamo
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal running
         # With a closure the model runs inside the optimizer's step.
@@ -147,13 +152,20 @@ def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
         running = weakref.ref(named, release)
         return args, named
 
-    def release(_: Any = None) -> None:
-        debugger.is_held = False
+    @hide_from_dynamo
+    def release(_: Any) -> None:
+        caller: FrameType | None = sys._getframe(1)
+        while caller is not None and caller.f_code is not step_code:
+            caller = caller.f_back
+        # Another hook may have taken other arguments for the step that is to come.
+        if caller is None:
+            debugger.is_held = False
 
+    @hide_from_dynamo
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal pace, running
         running = None
-        release()
+        debugger.is_held = False
         if is_in_backward_pass():
             tell(_INSIDE_BACKWARD)
             return
