@@ -399,6 +399,9 @@ def test_the_work_of_an_optimizer_stays_hidden_whatever_hooks_of_the_users_make_
         assert not any("add_" in name or "mul_" in name for name in names)
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.1."), reason="its compiled optimizers tell of no steps"
+)
 # Of torch's own use of what it advises against.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_compiled_step_of_an_optimizer_stays_one_graph(tmp_path: Path) -> None:

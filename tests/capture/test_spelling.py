@@ -220,7 +220,8 @@ def test_nothing_that_only_asks_is_recorded(tmp_path: Path) -> None:
         x: Tensor = torch.ones(2, 3)
         _ = (x.shape, x.size(), x.dim(), x.numel(), x.dtype, x.device, x.is_contiguous(), len(x))
         _ = (torch.sym_max(x.shape[0], 2), torch.sym_int(2.5), torch.sym_not(x.dim() == 1))
-        _ = torch.sym_sqrt(4.0)
+        if hasattr(torch, "sym_sqrt"):
+            torch.sym_sqrt(4.0)
 
     assert list(capture(tmp_path, run).names) == ["Torch.ones.0.forward"]
 
