@@ -1,11 +1,13 @@
 """What a step costs while it is captured, as a ratio to the bare step in the same run.
 
     python benchmarks/capture.py [--device cuda] [--rounds 7]
+    python benchmarks/capture.py --host --rounds 50
 
 One process runs each way in turn with the bare step, so that a noisy machine disturbs both alike;
 the table holds medians. On a GPU the last numbers of a step are written while the run goes on: what
 that costs the bare step that follows stands in a column of its own, and the bare step that counts
-is the one after. With `--device cuda` also the largest extra memory of the device.
+is the one after. With `--device cuda` also the largest extra memory of the device. `--host` takes a
+model so small that its calls alone count, on one thread: what a GPU would wait for.
 """
 
 from __future__ import annotations
@@ -54,9 +56,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--host", action="store_true", help="a tiny model, on one thread")
     arguments = parser.parse_args()
     device = arguments.device
     shape = gpt.CPU if device == "cpu" else gpt.GPU
+    if arguments.host:
+        shape = gpt.HOST
+        torch.set_num_threads(1)
     model, ids, targets = gpt.make_step(shape, device)
     folder = tempfile.mkdtemp()
 
