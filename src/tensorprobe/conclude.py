@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -103,14 +102,15 @@ class Judge:
         if all(part.first_unlike is None for part in watched):
             return _first_saved(parts)
         # Not at the top: most of it is needed where something differs.
+        from tensorprobe.blame.effort import computing_time
         from tensorprobe.blame.run import investigate_parts
 
         efforts = iter([None]) if self._is_thorough else _efforts(watched, seconds)
-        started = time.process_time()
+        started = computing_time()
         try:
             for effort in efforts:
                 found = investigate_parts(watched, effort=effort)
-                is_late = time.process_time() - started > seconds / _MORE_CALLS
+                is_late = computing_time() - started > seconds / _MORE_CALLS
                 if found.conclusion.verdict != "noise" or not found.conclusion.left_out or is_late:
                     break
         except TensorprobeError:

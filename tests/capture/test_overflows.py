@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from overflow_runs import LateStatistics, search, try_search
 from tensorprobe import Dump, PrecisionDebugger, open_dump
-from tensorprobe.precheck.rebuild import load_tensor
 from tensorprobe.records import TensorValue
+from tensorprobe.replay.rebuild import load_tensor
 
 
 @pytest.fixture(params=["at once", "late"], autouse=True)

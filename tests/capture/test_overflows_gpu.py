@@ -9,8 +9,8 @@ import torch
 
 import tensorprobe
 from overflow_runs import search, try_search
-from tensorprobe.precheck.rebuild import load_tensor
 from tensorprobe.records import TensorValue
+from tensorprobe.replay.rebuild import load_tensor
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,8 +14,8 @@ from tensorprobe import PrecisionDebugger
 from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.config import load_config
 from tensorprobe.errors import RebuildError
-from tensorprobe.precheck.rebuild import load_tensor, rebuild_call
 from tensorprobe.records import CallRecord, TensorValue, Value
+from tensorprobe.replay.rebuild import load_tensor, rebuild_call
 from tensorprobe.store import open_dump
 from torch_abilities import has_tangents_under_dispatch_modes
 

@@ -362,6 +362,8 @@ _ODD_OPS = """
 import os, signal, time
 import torch
 
+__all__ = ["dies", "fine", "hangs"]
+
 def is_replayed():
     return "OVERFLOW_TEST_FAULTS" in os.environ
 

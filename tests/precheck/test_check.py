@@ -11,10 +11,10 @@ import torch
 from precheck_models import Capture, capture_into, unseen
 from torch.nn import functional
 
-from tensorprobe.precheck import callables
 from tensorprobe.precheck.checker import Checker
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import plan_calls
+from tensorprobe.replay import functions
 from tensorprobe.store import RankDump
 
 
@@ -318,11 +318,11 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     """Return what puts another function in the place of `torch.tanh`."""
 
     def put(function: Any) -> None:
-        callables._find.cache_clear()
+        functions.find_function.cache_clear()
         monkeypatch.setattr(torch, "tanh", function)
 
     yield put
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
 
 
 def test_a_wrong_function_of_one_number_is_no_long_sum(

@@ -16,10 +16,10 @@ import torch
 from precheck_models import Capture, capture_into, unseen
 from torch.nn import functional
 
-from tensorprobe.precheck import callables
-from tensorprobe.precheck.arguments import tensors_in
 from tensorprobe.precheck.checker import Checker
 from tensorprobe.precheck.plan import plan_calls
+from tensorprobe.replay import functions
+from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.store import RankDump
 
 FAULTS = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3}
@@ -147,9 +147,9 @@ def capture(tmp_path: Path) -> Capture:
 
 @pytest.fixture(autouse=True)
 def _forget_functions() -> Iterator[None]:
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
     yield
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
 
 
 def captured(operator: Operator, dtype: torch.dtype, capture: Capture) -> RankDump:
@@ -188,7 +188,7 @@ def test_a_planted_fault_is_an_error_and_a_right_operator_is_none(
     (name,) = [name for name in names if f".{operator.name}.0." in name]
     right = getattr(operator.home, operator.name)
     for gradient_only in (False, True):
-        callables._find.cache_clear()
+        functions.find_function.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(
                 operator.home, operator.name, faulty(right, dtype, gradient_only=gradient_only)
@@ -221,7 +221,7 @@ def test_a_fault_of_a_steep_function_is_no_matter_of_its_inputs(
     wrong = faulty(
         getattr(operator.home, operator.name), torch.float16, gradient_only=gradient_only
     )
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
     monkeypatch.setattr(operator.home, operator.name, wrong)
     result = checker.check(name)
     assert (result.backward if gradient_only else result.forward) == "error", result
@@ -248,7 +248,7 @@ def test_a_fault_of_few_elements_and_of_every_half_precision_is_an_error(
     for each in FAULTS if dtype is not torch.float32 else (dtype,):
         if each is not torch.float32 or dtype is torch.float32:
             wrong = faulty(wrong, each, gradient_only=False)
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
     monkeypatch.setattr(operator.home, operator.name, wrong)
     assert checker.check(name).forward == "error"
 
@@ -263,7 +263,7 @@ def test_a_fault_of_both_signs_is_no_rounding(
     right = getattr(operator.home, operator.name)
     for gradient_only in (False, True):
         wrong = faulty(right, dtype, gradient_only=gradient_only, spread=both_ways)
-        callables._find.cache_clear()
+        functions.find_function.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(operator.home, operator.name, wrong)
             result = checker.check(name)
@@ -291,7 +291,7 @@ def test_one_element_that_is_off_by_a_tenth_is_an_error(
         gradient_only=gradient_only,
         spread=one_element,
     )
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
     monkeypatch.setattr(operator.home, operator.name, wrong)
     result = checker.check(name)
     assert (result.backward if gradient_only else result.forward) == "error", result

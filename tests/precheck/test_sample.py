@@ -9,8 +9,8 @@ import torch
 from precheck_models import capture_into, unseen
 from torch.nn import functional
 
-from tensorprobe.precheck import callables
 from tensorprobe.precheck.checker import Checker
+from tensorprobe.replay import functions
 
 _CPU = torch.device("cpu")
 _RIGHT = functional.softmax
@@ -63,8 +63,8 @@ def test_one_wrong_row_is_among_those_that_are_run_again(
         return _RIGHT(copy, dim)
 
     checker = checker_of(tmp_path, dimension=-1)
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
     monkeypatch.setattr(functional, "softmax", softmax)
     result = checker.check("Functional.softmax.0.forward")
-    callables._find.cache_clear()
+    functions.find_function.cache_clear()
     assert (result.forward, result.backward) == ("pass", "error")

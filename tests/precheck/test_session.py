@@ -21,11 +21,13 @@ from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck import PrecheckReport
 from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.judge import Judgement
-from tensorprobe.precheck.rebuild import RebuiltCall
 from tensorprobe.precheck.repro import save_error
+from tensorprobe.replay.rebuild import RebuiltCall
 
 OPS = '''
 import os, signal, time
+
+__all__ = ["dies", "fine", "hangs", "wrong"]
 
 def fine(x):
     return x * 2
@@ -209,7 +211,7 @@ def test_the_script_of_a_random_call_compares_distributions(tmp_path: Path) -> N
         checked = CheckedCall(
             "error",
             outputs=(CheckedOutput("forward.output.0", None, None, judgement),),
-            call=RebuiltCall(torch.rand_like, (given,), {}),
+            call=RebuiltCall(torch.rand_like, (given,), {}, "torch.rand_like"),
             draw_seed=seed,
         )
         folder = save_error(

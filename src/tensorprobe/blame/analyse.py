@@ -10,7 +10,6 @@ The first suspect is the culprit; what comes after it and differs is a victim.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,6 +25,7 @@ from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.blame.order import CallPair, Phase, kinds_of_both, open_sides, pair_calls
 from tensorprobe.blame.own_backward import OwnBackward, find_own_backward
 from tensorprobe.blame.passed_on import is_fed_unseen, is_handed_on, without_handed_on
+from tensorprobe.blame.replays import Replays
 from tensorprobe.blame.same_model import Mismatch, find_mismatch
 from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
 from tensorprobe.blame.sides import Side
@@ -34,7 +34,6 @@ from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_inde
 from tensorprobe.blame.type_change import TypeChange, find_type_change
 from tensorprobe.blame.walk import TF32, Walk
 from tensorprobe.compare.measure import DataDistance
-from tensorprobe.errors import RebuildError
 from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 from tensorprobe.store import RankDump
 
@@ -179,7 +178,7 @@ def analyse_rank(
     start = find_start_differences(
         pairs, agreements, links, walk.before, carried, walk.unexplained.keys()
     )
-    replays = _Replays(ours, theirs, effort)
+    replays = Replays(ours, theirs, effort)
     replays.run(_plan(pairs, agreements, walk, start, effort), last=len(pairs))
     splits = replays.splits
     suspicions = {found.call: found for found in find_suspicions(list(splits.values()))}
@@ -189,7 +188,7 @@ def analyse_rank(
     suspects = _name_gradients(suspects, pairs, ours, theirs)
     suspects = _name_movers(suspects, pairs, agreements, links, theirs)
     if _may_have_gap(suspects, effort):
-        gap = _find_gap(pairs, agreements, links, ours, theirs, walk, suspects, work)
+        gap = _find_gap(pairs, agreements, links, ours, theirs, replays, walk, suspects, work)
         if gap is not None:
             suspects = sorted([*suspects, gap], key=lambda suspect: suspect.position)
     return RankAnalysis(
@@ -232,51 +231,6 @@ def _plan(
     if start.kind in ("data", "weights"):
         return ReplayPlan((), True)
     return plan_doubts(pairs, agreements, walk.unexplained, settled)
-
-
-class _Replays:
-    """Replays calls and keeps what that shows.
-
-    Attributes:
-        splits: the numbers, by call.
-        failures: why other calls could not be replayed.
-        is_cut_short: whether the time ended before all was done.
-    """
-
-    def __init__(self, ours: Side, theirs: Side, effort: Effort) -> None:
-        self.splits: dict[str, CallSplit] = {}
-        self.failures: dict[str, str] = {}
-        self.is_cut_short = False
-        self._ours, self._theirs, self._effort = ours, theirs, effort
-
-    def run(self, plan: ReplayPlan, *, last: int) -> None:
-        """Replay the calls of a plan; of a partial one up to the first that is at fault."""
-        if not plan.calls:
-            return
-        # Here and not above: what is answered without a replay does not wait for torch.
-        from tensorprobe.blame.replay import threads_for
-        from tensorprobe.blame.split import split_call
-
-        end = self._effort.end_of_replays()
-        for pair in plan.calls:
-            if pair.position > last:
-                continue
-            if time.process_time() > end:
-                self.is_cut_short = True
-                break
-            try:
-                with threads_for(plan.costs.get(pair.name, 0.0)):
-                    split = split_call(pair, self._ours, self._theirs)
-            except RebuildError as err:
-                self.failures[pair.name] = str(err)
-            else:
-                self.splits[pair.name] = split
-                if split.skipped and not split.outputs:
-                    self.failures[pair.name] = split.skipped[0]
-                if plan.is_partial and find_suspicions([split]):
-                    last = min(last, pair.position)
-            self._ours.forget()
-            self._theirs.forget()
 
 
 def _settled_position(pairs: Sequence[CallPair], walk: Walk, start: StartDifferences) -> int | None:
@@ -464,6 +418,7 @@ def _find_gap(
     links: Links,
     ours: Side,
     theirs: Side,
+    replays: Replays,
     walk: Walk,
     suspects: Sequence[Suspect],
     work: float,
@@ -475,7 +430,7 @@ def _find_gap(
 
     until = min((suspect.position for suspect in suspects), default=len(pairs))
     gap = find_gap_suspect(
-        pairs[:until], agreements, links, ours, theirs, walk.before, walk.hidden, work
+        pairs[:until], agreements, links, ours, theirs, replays, walk.before, walk.hidden, work
     )
     if gap is None:
         return None

@@ -1,4 +1,8 @@
-"""How much may be done for an answer: everything, or what a comparison has time for."""
+"""How much may be done for an answer: everything, or what a comparison has time for.
+
+Time is what was computed, here and in the processes that replay calls, so that an answer does not
+depend on what else the machine does.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,20 @@ import math
 import time
 from dataclasses import dataclass
 
-__all__ = ["Effort"]
+__all__ = ["Effort", "computing_time", "note_computing"]
+
+_elsewhere = 0.0
+
+
+def computing_time() -> float:
+    """Return the seconds that this process has computed, and others for it."""
+    return time.process_time() + _elsewhere
+
+
+def note_computing(seconds: float) -> None:
+    """Count what another process has computed for this one."""
+    global _elsewhere
+    _elsewhere += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +32,8 @@ class Effort:
 
     Attributes:
         calls: how many calls of a rank are looked at, from the first that differs on; None: all.
-        seconds: how long calls of a rank are replayed, in seconds of computing, so that an answer
-            does not depend on what else the machine does; None: until all is done.
+        seconds: how long calls of a rank are replayed, in seconds of computing; None: until all is
+            done.
         settles_doubts: whether only those calls are replayed whose distances leave a doubt, so
             that most answers need no replay.
     """
@@ -26,5 +43,5 @@ class Effort:
     settles_doubts: bool = False
 
     def end_of_replays(self) -> float:
-        """Return when replays that begin now end, on the clock of `time.process_time`."""
-        return math.inf if self.seconds is None else time.process_time() + self.seconds
+        """Return when replays that begin now end, on the clock of `computing_time`."""
+        return math.inf if self.seconds is None else computing_time() + self.seconds

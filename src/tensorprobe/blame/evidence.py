@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tensorprobe.names import is_parameter_gradients
 from tensorprobe.records import CallRecord, DictValue, ListValue, TensorValue, Value
@@ -99,6 +100,30 @@ class CallSplit:
     outputs: tuple[OutputSplit, ...]
     skipped: tuple[str, ...] = ()
     settings: tuple[str, str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as another process can be told it; numbers may be NaN or infinite."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> CallSplit:
+        """Return what `to_json` told of."""
+        settings = told["settings"]
+        return cls(
+            told["name"],
+            tuple(_output_split(output) for output in told["outputs"]),
+            tuple(told["skipped"]),
+            None if settings is None else (settings[0], settings[1]),
+        )
+
+
+def _output_split(told: Mapping[str, Any]) -> OutputSplit:
+    sides = {side: MadeHere(**_with_tuples(told[side])) for side in ("candidate", "reference")}
+    return OutputSplit(**{**_with_tuples(told), **sides})
+
+
+def _with_tuples(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
 
 
 def flat_tensors(values: Sequence[Value] | None) -> Iterator[TensorValue | None]:

@@ -21,6 +21,7 @@ from tensorprobe.blame.replay import Load, Prepare, Readings
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ModuleCall, parse_call
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = [
     "describe_other_setting",
@@ -175,7 +176,7 @@ def _outputs(
         ways = _ways(call, inputs, parameters)
         chosen = ways if setting is None else ways[setting : setting + 1]
         found = [_flatten(way()) for way in chosen]
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as err:
+    except REFUSALS as err:
         raise RebuildError(f"{call.name} cannot be replayed: {err}") from err
     if not found or any(tuple(outputs[0].shape) != shape for outputs in found):
         raise RebuildError(f"{call.name}: no setting of its class gives the recorded shape")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.sides import Side, read_calls
 from tensorprobe.compare.align import align_names
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, forward_of, parse_call
@@ -141,7 +141,11 @@ def open_sides(
                 others.append(name)
         else:
             is_inside = False
-    return Side(candidate, chosen), Side(reference, others), len(ours) - len(chosen)
+    sides = (
+        Side(candidate, read_calls(candidate, chosen)),
+        Side(reference, read_calls(reference, others)),
+    )
+    return *sides, len(ours) - len(chosen)
 
 
 def pair_calls(candidate: Side, reference: Side) -> list[CallPair]:

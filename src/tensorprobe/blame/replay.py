@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,13 +22,14 @@ from tensorprobe.blame.evidence import flat_tensors
 from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import UNINITIALISED
-from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.records import (
     CallRecord,
     ScalarValue,
     TensorValue,
     Value,
 )
+from tensorprobe.replay.rebuild import RebuiltCall, rebuild_call
+from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = ["Load", "Prepare", "Readings", "replay_backward", "replay_forward", "threads_for"]
 
@@ -37,9 +39,6 @@ Readings = dict[str, list["torch.Tensor | None"]]
 """What a replay may be read as: name of the reading to flat results."""
 
 _DROPOUTS = frozenset(("dropout", "dropout_"))
-# What a replay may raise when a record does not fit the function of this torch.
-_MISFITS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
-
 
 # Products and sums: below this threads wait for each other longer than they work.
 _WORTH_THREADS = 3e6
@@ -109,7 +108,7 @@ def replay_backward(
             outputs = list(rebuilt.args[:1])
         try:
             return _send_back(outputs, gradients, leaves, backward.name)
-        except _MISFITS as err:
+        except REFUSALS as err:
             raise RebuildError(f"{backward.name} cannot be replayed: {err}") from err
 
 
@@ -226,7 +225,7 @@ def _argument(call: CallRecord, place: int, key: str) -> Value:
 def _widened(call: RebuiltCall) -> RebuiltCall:
     """Return the call with every float type that would round its result made float64."""
     kwargs: Mapping[str, Any] = {key: _wide(item) for key, item in call.kwargs.items()}
-    return RebuiltCall(call.function, tuple(_wide(item) for item in call.args), kwargs)
+    return replace(call, args=tuple(_wide(item) for item in call.args), kwargs=kwargs)
 
 
 def _wide(argument: Any) -> Any:
@@ -241,7 +240,7 @@ def _run(call: RebuiltCall, name: str) -> Any:
             # What the user's run was warned of is not news here.
             warnings.simplefilter("ignore")
             return call.run()
-    except _MISFITS as err:
+    except REFUSALS as err:
         raise RebuildError(f"{name} cannot be replayed: {err}") from err
 
 

@@ -8,6 +8,7 @@ DIR/tensors.pt       the recorded inputs and results, as torch.save writes them
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -15,39 +16,21 @@ from pathlib import Path
 
 import torch
 
-from tensorprobe.blame.evidence import results_of
+from tensorprobe.blame.evidence import flat_tensors, results_of
 from tensorprobe.blame.ranks import RankSuspect
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import NameFormatError, RebuildError, ReportError
 from tensorprobe.names import ApiCall, forward_of, parse_call
-from tensorprobe.precheck.rebuild import find_callable
-from tensorprobe.records import (
-    CallRecord,
-    DeviceValue,
-    DictValue,
-    DtypeValue,
-    EllipsisValue,
-    ListValue,
-    MemoryFormatValue,
-    ScalarValue,
-    SizeValue,
-    SliceValue,
-    TensorValue,
-    Value,
-)
+from tensorprobe.records import TensorValue
+from tensorprobe.replay.rebuild import rebuild_call
+from tensorprobe.replay.script_text import ArgumentSource, name_in_docstring
 from tensorprobe.report.table import new_report
 
 __all__ = ["write_repro"]
 
 # Of a result that could not be replayed.
 _UNKNOWN = 1e-3
-_HOMES = {
-    "Functional": "torch.nn.functional",
-    "Torch": "torch",
-    "Tensor": "torch.Tensor",
-    "VF": "torch._VF",
-    "Aten": "torch.ops.aten",
-}
+_OF_TORCH = frozenset(("Aten", "Functional", "Tensor", "Torch", "VF"))
 
 
 def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
@@ -67,12 +50,11 @@ def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
         call, forward_name = parse_call(name), forward_of(name)
     except NameFormatError as err:
         raise RebuildError(f"no proof of {name}: {err}") from err
-    if not isinstance(call, ApiCall) or call.api_type not in _HOMES:
+    if not isinstance(call, ApiCall) or call.api_type not in _OF_TORCH:
         raise RebuildError(
             f"no proof of {name}: only a call of a torch function can be written down as a script; "
             "capture at level L1 or mix to narrow it down"
         )
-    find_callable(forward_name)
     mine = _Recorded(analysis.candidate, name, forward_name)
     other_name = next(
         (p.reference.name for p in analysis.pairs if p.name == name and p.reference), name
@@ -80,18 +62,18 @@ def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
     other = _Recorded(analysis.reference, other_name, forward_of(other_name))
     tensors: dict[str, torch.Tensor] = {}
     source = _Source(mine, tensors)
-    arguments = source.arguments()
+    function, arguments = source.call()
     gradients = source.gradients()
     places = [f"output.{i}" for i, v in enumerate(results_of(mine.call)) if v is not None]
     mine.keep(tensors, "recorded", [v for v in results_of(mine.call) if v is not None])
     other.keep(tensors, "reference", [v for v in results_of(other.call) if v is not None])
     script = _SCRIPT.format(
-        name=name,
+        name=name_in_docstring(name),
         direction=call.direction,
         summary=f"{suspect.times:.3g} times what rounding explains"
         if math.isfinite(suspect.times)
         else "exact",
-        function=_function_path(call),
+        function=function,
         arguments=arguments,
         gradients=gradients,
         tolerance=repr(_tolerances(entry, places)),
@@ -136,69 +118,40 @@ class _Recorded:
 
 
 class _Source:
-    """Turns recorded values into Python source; tensors go into a dictionary."""
+    """Turns the recorded call into Python source; its tensors go into a dictionary."""
 
     def __init__(self, recorded: _Recorded, tensors: dict[str, torch.Tensor]) -> None:
         self._recorded, self._tensors = recorded, tensors
+        # By the identity of the tensor, which `_tensors` keeps alive.
+        self._names: dict[int, tuple[str, bool]] = {}
+        self._source = ArgumentSource(self._given, lambda dtype: f"wide({dtype})")
 
-    def arguments(self) -> str:
-        forward = self._recorded.forward
-        if forward.inputs is None:
-            raise RebuildError(f"no proof of {forward.name}: its inputs were not recorded")
-        wanted = _lost_dtype(forward)
-        parts = [self._value(v, f"input.{i}", wanted) for i, v in enumerate(forward.inputs)]
-        parts += [
-            f"{key}={self._value(value, key, wanted)}"
-            for key, value in (forward.kwargs or {}).items()
-        ]
-        return ", ".join(parts)
+    def call(self) -> tuple[str, str]:
+        """Return the function's path and its arguments."""
+        count = itertools.count()
+
+        def load(value: TensorValue) -> torch.Tensor:
+            return self._keep(f"input.{next(count)}", value)
+
+        rebuilt = rebuild_call(self._recorded.forward, load)
+        return rebuilt.path, self._source.call(rebuilt.args, rebuilt.kwargs)
 
     def gradients(self) -> str:
-        if not self._recorded.is_backward:
-            return "[]"
-        values = self._recorded.call.inputs or ()
-        return f"[{', '.join(self._value(v, f'gradient.{i}', '') for i, v in enumerate(values))}]"
+        """Return the list of the gradients that were sent back."""
+        values = flat_tensors(self._recorded.call.inputs) if self._recorded.is_backward else ()
+        found = [
+            None if value is None else self._keep(f"gradient.{index}", value)
+            for index, value in enumerate(values)
+        ]
+        return self._source.write(found)
 
-    def _value(self, value: Value, place: str, lost: str) -> str:
-        match value:
-            case None:
-                return "None"
-            case TensorValue():
-                self._tensors[place] = self._recorded.side.load(value).clone()
-                return f"given({place!r}, {value.requires_grad is not False})"
-            case ScalarValue(_, item):
-                return f"float({str(item)!r})" if isinstance(item, float) else repr(item)
-            case SliceValue(start, stop, step):
-                return f"slice({start}, {stop}, {step})"
-            case EllipsisValue():
-                return "..."
-            case SizeValue(dims):
-                return f"torch.Size({list(dims)})"
-            case DtypeValue(name):
-                return f"wide({name})"
-            case DeviceValue():
-                return "device"
-            case MemoryFormatValue(name):
-                return f"torch.{name.removeprefix('torch.')}"
-            case ListValue(items, is_tuple):
-                inside = [self._value(v, f"{place}.{i}", lost) for i, v in enumerate(items)]
-                text = ", ".join(inside)
-                return f"({text},)" if is_tuple and inside else f"[{text}]"
-            case DictValue(()) if lost:
-                return f"wide({lost})"
-            case _:
-                raise RebuildError(
-                    f"no proof of {self._recorded.call.name}: the dump does not hold {place}"
-                )
+    def _keep(self, name: str, value: TensorValue) -> torch.Tensor:
+        tensor = self._tensors[name] = self._recorded.side.load(value).clone()
+        self._names[id(tensor)] = name, value.requires_grad is not False
+        return tensor
 
-
-def _lost_dtype(call: CallRecord) -> str:
-    first = call.outputs[0] if call.outputs else None
-    return first.dtype if isinstance(first, TensorValue) else ""
-
-
-def _function_path(call: ApiCall) -> str:
-    return f"{_HOMES[call.api_type]}.{call.api_name}"
+    def _given(self, tensor: torch.Tensor) -> str:
+        return "given({!r}, {})".format(*self._names[id(tensor)])
 
 
 def _tolerances(entry: RankSuspect, places: Sequence[str]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tensorprobe.errors import RebuildError
@@ -12,7 +12,32 @@ from tensorprobe.store import RankDump
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Side"]
+__all__ = ["CallsOnDemand", "Side", "read_calls"]
+
+
+class CallsOnDemand(Mapping[str, CallRecord]):
+    """The calls of a dump by name, each read when it is asked for."""
+
+    def __init__(self, part: RankDump) -> None:
+        self._part = part
+
+    def __getitem__(self, name: str) -> CallRecord:
+        call = self._part.try_call(name) if name in self._part else None
+        if call is None:
+            raise KeyError(name)
+        return call
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._part.names)
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+
+def read_calls(part: RankDump, names: Iterable[str]) -> dict[str, CallRecord]:
+    """Read calls of a dump; those that cannot be read are left out, and are gaps of it."""
+    read = (part.try_call(name) for name in names)
+    return {call.name: call for call in read if call is not None}
 
 
 class Side:
@@ -20,17 +45,16 @@ class Side:
 
     Args:
         part: the dump.
-        names: the calls that are looked at; None: all.
+        calls: those that are looked at, by name; None: all that can be read.
 
     Attributes:
         part: the dump.
-        calls: every call that can be read, in the order of the dump.
+        calls: the calls, in the order of the dump.
     """
 
-    def __init__(self, part: RankDump, names: Iterable[str] | None = None) -> None:
+    def __init__(self, part: RankDump, calls: Mapping[str, CallRecord] | None = None) -> None:
         self.part = part
-        read = (part.try_call(name) for name in (part.names if names is None else names))
-        self.calls: dict[str, CallRecord] = {call.name: call for call in read if call is not None}
+        self.calls = read_calls(part, part.names) if calls is None else calls
         self._loaded: dict[str, torch.Tensor] = {}
         self._cut: frozenset[str] = frozenset()
         self._rows: torch.Tensor | None = None
@@ -46,7 +70,7 @@ class Side:
         tensor = self._loaded.get(value.data_name)
         if tensor is None:
             # Many questions are answered without torch, which takes longer to import than they.
-            from tensorprobe.precheck.rebuild import load_tensor
+            from tensorprobe.replay.rebuild import load_tensor
 
             tensor = self._loaded[value.data_name] = load_tensor(self.part, value)
             if value.data_name in self._cut and self._rows is not None:

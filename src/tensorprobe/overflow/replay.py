@@ -20,13 +20,13 @@ from tensorprobe.names import ApiCall, forward_of, kind_of_call
 from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.overflow_rule import LARGEST, Extent, find_overflow, is_nonfinite
 from tensorprobe.precheck.both_sides import BothSides, CannotJudgeError
-from tensorprobe.precheck.callables import parse_api_call
 from tensorprobe.precheck.kinds import CASTS
-from tensorprobe.precheck.random_inputs import make_inputs, seed_of
-from tensorprobe.precheck.rebuild import load_tensor
-from tensorprobe.precheck.recorded import tensor_values
 from tensorprobe.precheck.side import Side
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.replay.functions import parse_api_call
+from tensorprobe.replay.random_inputs import make_inputs, seed_of
+from tensorprobe.replay.rebuild import load_tensor
+from tensorprobe.replay.recorded import tensor_values
 from tensorprobe.store.dump import RankDump
 
 __all__ = ["replay_overflow"]

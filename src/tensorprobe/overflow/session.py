@@ -19,8 +19,9 @@ from tensorprobe.names import ApiCall, parse_call
 from tensorprobe.overflow.origin import Origin, find_origins
 from tensorprobe.overflow.select import FoundOverflow, find_overflows, range_text
 from tensorprobe.overflow.verdict import Replay, Verdict
-from tensorprobe.precheck.pool import Order, run_orders
 from tensorprobe.records import Gap
+from tensorprobe.replay.memory import require_memory
+from tensorprobe.replay.pool import Order, run_orders
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.overflow_table import OverflowRow, overflow_table
 from tensorprobe.store import RankDump, open_dump
@@ -94,6 +95,7 @@ def overflow_dump(
     rank: int | None = None,
     imports: tuple[str, ...] = (),
     timeout: float = 300.0,
+    memory: float | None = None,
     on_judged: OnJudged | None = None,
 ) -> OverflowReport:
     """Judge every overflow of a dump, and find where the first one came from.
@@ -106,6 +108,7 @@ def overflow_dump(
         rank: only this rank.
         imports: modules that register operators of the user's own.
         timeout: how many seconds one call may take.
+        memory: how many GiB the process that repeats them may take; None: what there is.
         on_judged: told of each overflow as soon as it is judged.
 
     Raises:
@@ -116,6 +119,7 @@ def overflow_dump(
     """
     if not timeout > 0:
         raise ConfigError(f"timeout is {timeout}, wanted a number of seconds over 0")
+    require_memory(memory)
     # The worker opens it by the same path and knows its parts by theirs.
     place = Path(dump).absolute()
     opened = open_dump(place)
@@ -127,7 +131,6 @@ def overflow_dump(
     waiting = [(part, found) for part in parts for found in find_overflows(part)]
     settings: dict[str, Any] = {
         "dump": str(place),
-        "imports": list(imports),
         "repeats": device is not None,
     }
     judged: list[JudgedOverflow] = []
@@ -138,6 +141,8 @@ def overflow_dump(
         devices=[device or "cpu"],
         timeout=timeout,
         module="tensorprobe.overflow.worker",
+        imports=imports,
+        memory=memory,
     )
     # One worker answers in the order of its orders. Closed at once on any error: it must not
     # outlive that.

@@ -1,8 +1,6 @@
-"""A process that repeats calls which overflowed: it may die or hang, and only its call is lost.
+"""A process that repeats calls which overflowed, for another.
 
-    python -m tensorprobe.overflow.worker READ WRITE
-
-The loop and the pipes are those of the pre-check's worker.
+python -m tensorprobe.overflow.worker READ WRITE
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tensorprobe.precheck.worker import Task, serve, warm_up
+from tensorprobe.replay.worker import Task, serve, warm_up
 
 __all__: list[str] = []
 
@@ -22,16 +20,13 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
     from tensorprobe.overflow.replay import replay_overflow
     from tensorprobe.overflow.verdict import Replay
     from tensorprobe.precheck.devices import open_device
-    from tensorprobe.precheck.rebuild import import_modules
     from tensorprobe.store import open_dump
 
-    torch.set_num_threads(settings["threads"])
-    import_modules(tuple(settings["imports"]))
     device = open_device(settings["device"]) if settings["repeats"] else None
     warm_up(device or torch.device("cpu"))
     parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
 
-    def prepare(order: dict[str, str]) -> Callable[[], dict[str, Any]]:
+    def prepare(order: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         def replay() -> dict[str, Any]:
             try:
                 found = replay_overflow(parts[order["part"]], order["name"], device=device)
@@ -42,7 +37,7 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
 
         return replay
 
-    return Task(prepare, lambda: True)
+    return Task(prepare, is_on_cpu=device is None or device.type == "cpu")
 
 
 if __name__ == "__main__":

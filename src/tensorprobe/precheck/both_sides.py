@@ -11,12 +11,12 @@ import copy
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from tensorprobe.names import ApiCall
-from tensorprobe.precheck.arguments import map_leaves
 from tensorprobe.precheck.judge import rounding_unit
 from tensorprobe.precheck.kinds import (
     UNSEEN_WRITERS,
@@ -33,15 +33,17 @@ from tensorprobe.precheck.precision import (
     with_dtypes,
     with_own_epsilon,
 )
-from tensorprobe.precheck.rebuild import RebuiltCall, rebuild_call
-from tensorprobe.precheck.recorded import dict_places, tensor_values, wants_gradients
 from tensorprobe.precheck.side import Side, run_backward, run_forward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.replay.arguments import map_leaves
+from tensorprobe.replay.memory import require_room
+from tensorprobe.replay.rebuild import RebuiltCall, rebuild_call
+from tensorprobe.replay.recorded import dict_places, tensor_values, wants_gradients
+from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import send
 
 __all__ = [
-    "REFUSALS",
     "BothSides",
     "CannotJudgeError",
     "DeviceRefusesError",
@@ -55,9 +57,6 @@ GradientsFor = Callable[[Sequence[torch.Tensor]], Sequence["torch.Tensor | None"
 
 _CPU = torch.device("cpu")
 _HALVES = {"torch.float16": torch.float16, "torch.bfloat16": torch.bfloat16}
-REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
-            ValueError)  # fmt: skip
-"""What torch raises of arguments that it does not take."""
 
 
 class Noise(NamedTuple):
@@ -153,6 +152,7 @@ class BothSides:
         self.is_raised = True
         self.sent: tuple[torch.Tensor | None, ...] = ()
         self.unit = rounding_unit(torch.float32)
+        require_room((value.shape for value in self.values), "its inputs")
         self._recorded = self.inputs()
         waiting = iter(self._recorded)
         self.plain = rebuild_call(record, lambda _: next(waiting), device=_CPU)
@@ -344,12 +344,12 @@ class BothSides:
                 on_device = [None if g is None else send(g, self.device) for g in self.sent]
                 timed = self.watch.phase("device")
                 run_backward(candidate, on_device, self.device, timed)
-        except (RuntimeError, ValueError) as err:
+        except REFUSALS as err:
             return self._refusal("backward: the device", err)
         try:
             with self.watch.phase("prepare"):
                 self.send_back(reference)
-        except (RuntimeError, ValueError) as err:
+        except REFUSALS as err:
             return self._refusal("backward: the CPU", err)
         return ""
 
@@ -398,8 +398,8 @@ class BothSides:
             return device if isinstance(value, torch.device) else value
 
         plain = self.plain
-        return RebuiltCall(
-            plain.function, map_leaves(plain.args, changed), map_leaves(plain.kwargs, changed)
+        return replace(
+            plain, args=map_leaves(plain.args, changed), kwargs=map_leaves(plain.kwargs, changed)
         )
 
     def _refusal(self, who: str, err: Exception) -> str:

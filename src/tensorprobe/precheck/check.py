@@ -16,7 +16,6 @@ import torch
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall
 from tensorprobe.precheck.both_sides import (
-    REFUSALS,
     BothSides,
     CannotJudgeError,
     DeviceRefusesError,
@@ -54,6 +53,7 @@ from tensorprobe.precheck.sample import is_worth_a_sample, samples_of
 from tensorprobe.precheck.side import Side, run_backward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
+from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import fetch
 
 __all__ = ["check_call"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tensorprobe.precheck.judge import Judgement, Verdict
-from tensorprobe.precheck.rebuild import RebuiltCall
+from tensorprobe.replay.rebuild import RebuiltCall
 
 __all__ = ["CheckedCall", "CheckedOutput"]
 

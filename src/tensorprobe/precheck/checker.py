@@ -18,18 +18,18 @@ import torch
 from tensorprobe.errors import DumpError, RebuildError
 from tensorprobe.names import ApiCall
 from tensorprobe.precheck.both_sides import BothSides
-from tensorprobe.precheck.callables import parse_api_call
 from tensorprobe.precheck.check import check_call
 from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.columns import metric_cells
 from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.outcome import CallResult, OutputRow
-from tensorprobe.precheck.random_inputs import make_inputs, make_like, seed_of
-from tensorprobe.precheck.rebuild import RebuiltCall, load_tensor
-from tensorprobe.precheck.recorded import tensor_values
 from tensorprobe.precheck.repro import save_error
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue, Value
+from tensorprobe.replay.functions import parse_api_call
+from tensorprobe.replay.random_inputs import make_inputs, make_like, seed_of
+from tensorprobe.replay.rebuild import RebuiltCall, load_tensor
+from tensorprobe.replay.recorded import tensor_values
 from tensorprobe.store.dump import RankDump
 from tensorprobe.thread_pool import Pending, ThreadPool
 

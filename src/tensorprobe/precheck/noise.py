@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorprobe.precheck.arguments import map_leaves
+from tensorprobe.replay.arguments import map_leaves
 
 __all__ = ["RoundingNoise", "disturb"]
 

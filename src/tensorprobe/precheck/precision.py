@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from tensorprobe.precheck.arguments import map_leaves
-from tensorprobe.precheck.rebuild import RebuiltCall
+from tensorprobe.replay.arguments import map_leaves
+from tensorprobe.replay.rebuild import RebuiltCall
 
 __all__ = [
     "is_raisable",

@@ -16,9 +16,10 @@ from itertools import combinations
 
 import torch
 
-from tensorprobe.precheck.both_sides import REFUSALS, BothSides
+from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.judge import Resemblance
 from tensorprobe.precheck.side import Side
+from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = ["resemblance_of"]
 

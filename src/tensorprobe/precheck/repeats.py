@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from tensorprobe.precheck.both_sides import REFUSALS, BothSides, Noise
+from tensorprobe.precheck.both_sides import BothSides, Noise
 from tensorprobe.precheck.judge import rounding_unit
 from tensorprobe.precheck.kinds import STEPWISE_IN_HALVES
 from tensorprobe.precheck.noise import RoundingNoise
 from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
+from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = ["Repeats"]
 

@@ -7,16 +7,14 @@ The script needs torch and nothing else.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
-from tensorprobe.errors import RebuildError
-from tensorprobe.precheck.callables import parse_api_call, path_of_function
 from tensorprobe.precheck.checked_call import CheckedCall
+from tensorprobe.replay.script_text import ArgumentSource, name_in_docstring
 from tensorprobe.store.tensor_bytes import write_whole_file
 
 __all__ = ["save_error"]
@@ -186,11 +184,11 @@ def save_error(
     own = folder / name.removesuffix(".forward").replace("/", "_")
     own.mkdir(parents=True, exist_ok=True)
     if checked.call is not None:
-        writer = _ScriptWriter(own)
-        args = writer.write(tuple(checked.call.args))
-        kwargs = writer.write(dict(checked.call.kwargs))
+        source = _source_into(own)
+        args = source.write(tuple(checked.call.args))
+        kwargs = source.write(dict(checked.call.kwargs))
         script = _SCRIPT.format(
-            name=name,
+            name=name_in_docstring(name),
             device=str(device),
             imports="\n    ".join(f"import {module}" for module in imports) or "pass",
             remark=_LOST if checked.was_lost else "",
@@ -198,7 +196,7 @@ def save_error(
             was_lost=checked.was_lost,
             args=args,
             kwargs=kwargs,
-            function=path_of_call(name),
+            function=checked.call.path,
             copies=checked.copies_leaves,
             limits=_limits_of(checked),
         )
@@ -225,45 +223,13 @@ def _limits_of(checked: CheckedCall) -> dict[str, float]:
     }
 
 
-class _ScriptWriter:
-    """Writes arguments as Python and their tensors as files."""
+def _source_into(folder: Path) -> ArgumentSource:
+    """Return what writes arguments as source and their tensors as files."""
+    count = itertools.count()
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._count = 0
+    def write_tensor(tensor: torch.Tensor) -> str:
+        name = f"input.{next(count)}.pt"
+        torch.save(tensor.detach().clone(), folder / name)
+        return f"load({name!r}, requires_grad={tensor.requires_grad})"
 
-    def write(self, value: Any) -> str:
-        if isinstance(value, torch.Tensor):
-            name = f"input.{self._count}.pt"
-            self._count += 1
-            torch.save(value.detach().clone(), self._folder / name)
-            return f"load({name!r}, requires_grad={value.requires_grad})"
-        if isinstance(value, torch.Size):
-            return f"torch.Size({list(value)})"
-        if isinstance(value, tuple):
-            return "(" + "".join(f"{self.write(item)}, " for item in value) + ")"
-        if isinstance(value, list):
-            return "[" + ", ".join(self.write(item) for item in value) + "]"
-        if isinstance(value, dict):
-            return "{" + ", ".join(f"{k!r}: {self.write(v)}" for k, v in value.items()) + "}"
-        if isinstance(value, torch.device):
-            return "device"
-        if isinstance(value, np.generic):
-            return self.write(value.item())
-        if isinstance(value, (torch.dtype, torch.memory_format)):
-            return str(value)
-        if isinstance(value, float) and value != value:
-            return "float('nan')"
-        if isinstance(value, float) and value in (float("inf"), float("-inf")):
-            return f"float({str(value)!r})"
-        return repr(value)
-
-
-def path_of_call(name: str) -> str:
-    """Return an expression that gives the function of a call."""
-    call = parse_api_call(name)
-    try:
-        return path_of_function(call.api_type, call.api_name)
-    except RebuildError:
-        # A method that moves a tensor to a device that this torch does not know.
-        return "torch.Tensor.to"
+    return ArgumentSource(write_tensor)

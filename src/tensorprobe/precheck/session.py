@@ -16,10 +16,11 @@ from typing import Any
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import PlannedCall, plan_calls
-from tensorprobe.precheck.pool import Answer, Order, run_orders
 from tensorprobe.precheck.results import ResultFiles, make_folder, new_stamp, stamp_of
 from tensorprobe.precheck.run_record import RunRecord, Told, fingerprint
 from tensorprobe.records import Gap
+from tensorprobe.replay.memory import require_memory
+from tensorprobe.replay.pool import Answer, Order, run_orders
 from tensorprobe.store import RankDump, open_dump
 
 __all__ = ["CheckedLine", "PrecheckReport", "precheck_dump"]
@@ -109,6 +110,7 @@ def precheck_dump(
     seed: int = 1234,
     timeout: float = 300.0,
     imports: Sequence[str] = (),
+    memory: float | None = None,
     step: int | None = None,
     rank: int | None = None,
     jit_compile: bool | None = None,
@@ -124,6 +126,7 @@ def precheck_dump(
         ReportError: a folder or file of the results cannot be written.
     """
     _check_options(data, jobs, timeout, devices)
+    require_memory(memory)
     start = time.monotonic()
     # Workers open it by the same path and know its parts by theirs.
     place = Path(dump).absolute()
@@ -139,8 +142,7 @@ def precheck_dump(
         "dump": str(place),
         "data": data or "auto",
         "seed": seed,
-        "save_errors": None if save_errors is None else str(save_errors),
-        "imports": list(imports),
+        "save_errors": None if save_errors is None else str(Path(save_errors).absolute()),
         "jit_compile": jit_compile,
     }
     plans = [plan_calls(part, include=include, exclude=exclude, dedupe=dedupe) for part in parts]
@@ -178,6 +180,9 @@ def precheck_dump(
             devices=asked,
             jobs=jobs,
             timeout=timeout,
+            module="tensorprobe.precheck.worker",
+            imports=imports,
+            memory=memory,
             on_device=record.meet_device,
         )
         # Closed at once on any error: workers must not outlive it.

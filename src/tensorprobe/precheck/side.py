@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tensorprobe.precheck.arguments import map_leaves, tensors_in
-from tensorprobe.precheck.rebuild import RebuiltCall
+from tensorprobe.replay.arguments import map_leaves, tensors_in
+from tensorprobe.replay.rebuild import RebuiltCall
 
 __all__ = ["Side", "run_backward", "run_forward"]
 

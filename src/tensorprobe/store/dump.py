@@ -229,6 +229,10 @@ class RankDump:
         """What turned out to be missing so far, in what was read."""
         return tuple(self._gaps.values())
 
+    def note_gap(self, problem: str) -> None:
+        """Add what another reader of this dump found missing."""
+        self._add_gap(problem)
+
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What this dump should hold and does not; the first look reads every record once."""

@@ -9,7 +9,15 @@ import torch
 
 from tensorprobe.capture.apis import ApiTable
 from tensorprobe.errors import RebuildError
-from tensorprobe.precheck.callables import find_callable
+from tensorprobe.replay.functions import find_callable
+from tensorprobe.replay.users import import_modules
+
+# Seen by a capture, and never called because a file says so.
+FORBIDDEN = {
+    "_clear_non_serializable_cached_data", "apply_", "const_data_ptr", "map2_", "map_",
+    "module_load", "record_stream", "resize", "resize_", "resize_as", "resize_as_",
+    "resize_as_sparse_", "set_", "sparse_resize_", "sparse_resize_and_clear_",
+}  # fmt: skip
 
 
 def test_every_function_that_torch_lets_be_watched_is_found_again() -> None:
@@ -24,8 +32,17 @@ def test_every_function_that_torch_lets_be_watched_is_found_again() -> None:
                     name = f"{api.api_type}.{api.api_name}.0.forward"
                     by_name.setdefault(name, []).append(function)
         assert len(by_name) > 1000
-        lost = [name for name, known in by_name.items() if find_callable(name) not in known]
-    assert lost == []
+        lost = {}
+        for name, known in by_name.items():
+            try:
+                assert find_callable(name) in known, name
+            except RebuildError as err:
+                lost[name] = str(err)
+    # What is left out is forbidden on purpose, with its reason.
+    # A class, which torch tells of where it is entered.
+    lost.pop("Torch.autocast.0.forward", None)
+    assert [name for name, reason in lost.items() if "is not made again: it " not in reason] == []
+    assert {name.split(".")[1] for name in lost} <= FORBIDDEN
 
 
 @pytest.mark.parametrize(
@@ -55,6 +72,7 @@ def test_a_property_is_read() -> None:
 def test_a_function_of_the_users_module_is_found_by_its_prefix() -> None:
     import colorsys
 
+    import_modules(("colorsys",))
     assert find_callable("colorsys.rgb_to_hsv.0.forward") is colorsys.rgb_to_hsv
 
 
@@ -64,7 +82,7 @@ def test_a_function_of_the_users_module_is_found_by_its_prefix() -> None:
         ("Distributed.all_reduce.0.forward", "needs the other ranks"),
         ("Torch.no_such_thing.0.forward", r"there is no Torch\.no_such_thing in torch"),
         ("Custom.no_such.thing.0.forward", "import the module that registers it with --import"),
-        ("MyOps.f.0.forward", "functions called MyOps are not known here"),
+        ("MyOps.f.0.forward", r"MyOps\.f is not known here; give the module .* with --import"),
         ("NPU.npu_rms_norm.0.forward", "there is no NPU"),
         ("Module.fc.Linear.forward.0", "no call of a function"),
         ("nonsense", "not the name of a call"),

@@ -7,8 +7,8 @@ import torch
 
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall
-from tensorprobe.precheck.random_inputs import make_inputs, seed_of
 from tensorprobe.records import TensorValue
+from tensorprobe.replay.random_inputs import make_inputs, seed_of
 
 
 def make(api: str, *values: TensorValue, seed: int = 5) -> list[torch.Tensor]:

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.errors import RebuildError
-from tensorprobe.precheck.rebuild import import_modules, load_tensor, rebuild_call
 from tensorprobe.records import (
     CallRecord,
     DeviceValue,
@@ -23,6 +22,8 @@ from tensorprobe.records import (
     TensorValue,
     UnknownValue,
 )
+from tensorprobe.replay.rebuild import load_tensor, rebuild_call
+from tensorprobe.replay.users import import_modules
 from tensorprobe.store import RankDump
 
 

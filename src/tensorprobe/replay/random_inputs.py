@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 import torch
 
-from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall
 from tensorprobe.records import TensorValue
+from tensorprobe.replay.memory import require_room
+from tensorprobe.replay.rebuild import find_dtype
 
 __all__ = ["make_inputs", "make_like", "seed_of"]
 
@@ -68,15 +69,14 @@ def make_inputs(name: ApiCall, values: Sequence[TensorValue], seed: int) -> list
         seed: where the numbers come from.
 
     Raises:
-        RebuildError: this torch has no such dtype.
+        RebuildError: this torch has no such dtype, or there is no room for such tensors.
     """
+    require_room((value.shape for value in values), "its inputs")
     generator = torch.Generator().manual_seed(seed)
     api = name.api_name
     tensors = []
     for place, value in enumerate(values):
-        dtype = getattr(torch, value.dtype.removeprefix("torch."), None)
-        if not isinstance(dtype, torch.dtype):
-            raise RebuildError(f"this torch has no dtype {value.dtype}")
+        dtype = find_dtype(value.dtype)
         if dtype is torch.bool:
             tensors.append(_mask(value, _count_of_true(api, values, place), generator))
         elif not (dtype.is_floating_point or dtype.is_complex):

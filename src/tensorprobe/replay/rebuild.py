@@ -1,7 +1,7 @@
 """Make a recorded call again: its function, and its arguments as the user wrote them.
 
-    CallRecord ─► find_callable: the function
-               └► values ─► arguments; `load` makes each tensor
+    CallRecord ─► find_function: the function, on a list made from torch
+               └► values ─► arguments; `load` makes each tensor, if there is room for it
 
 What a dump cannot hold (a generator, a function, another tensor class) cannot come back: the call
 is refused with a `RebuildError` that names the argument.
@@ -9,7 +9,6 @@ is refused with a `RebuildError` that names the argument.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from tensorprobe.errors import DumpError, RebuildError
-from tensorprobe.precheck.callables import find_callable, find_function, parse_api_call
+from tensorprobe.names import API_TYPES
 from tensorprobe.records import (
     CallRecord,
     DeviceValue,
@@ -34,10 +33,14 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
+from tensorprobe.replay.bounds import require_bounded_result, require_inside_storage
+from tensorprobe.replay.functions import find_function, parse_api_call
+from tensorprobe.replay.memory import require_room
+from tensorprobe.replay.recorded import tensor_values
 from tensorprobe.store.dump import RankDump
 from tensorprobe.summary.host import from_host
 
-__all__ = ["RebuiltCall", "find_callable", "import_modules", "load_tensor", "rebuild_call"]
+__all__ = ["RebuiltCall", "find_dtype", "load_tensor", "rebuild_call"]
 
 Load = Callable[[TensorValue], torch.Tensor]
 
@@ -51,15 +54,30 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
     "complex": complex,
     "str": str,
 }
+_PYTHONS = frozenset(_SCALARS.values())
+# Their bits mean something only together with a scale, or eight of them with a packing.
+_NOT_NUMBERS = frozenset(
+    dtype
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and name.startswith(("bits", "qint", "quint"))
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RebuiltCall:
-    """A call that can be made: `function(*args, **kwargs)`."""
+    """A call that can be made: `function(*args, **kwargs)`.
+
+    Attributes:
+        function: what is called.
+        args: its arguments in order.
+        kwargs: those that were given by name.
+        path: how a script names the function.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    path: str = ""
 
     def run(self) -> Any:
         """Make the call."""
@@ -85,8 +103,10 @@ def rebuild_call(
     name = parse_api_call(call.name)
     builder = _Builder(load, torch.device(device), _output_dtype(call))
     if name.api_type == "Tensor" and name.api_name in _MOVES and call.inputs:
-        return RebuiltCall(torch.Tensor.to, (builder.build(call.inputs[0], "input.0"), device), {})
-    function = find_function(name.api_type, name.api_name)
+        moved = (builder.build(call.inputs[0], "input.0"), torch.device(device))
+        return RebuiltCall(torch.Tensor.to, moved, {}, "torch.Tensor.to")
+    function, path = find_function(name.api_type, name.api_name)
+    require_room((value.shape for value in tensor_values(call)), "its inputs")
     inputs = call.inputs
     if name.api_name in _INDEXING and len(inputs) > 1:
         inputs = (inputs[0], _as_index(call), *inputs[2:])
@@ -98,7 +118,11 @@ def rebuild_call(
     }
     if name.api_type == "Tensor" and name.api_name == "to" and len(args) > 1:
         args = (args[0], builder.moved(args[1]), *args[2:])
-    return RebuiltCall(function, args, kwargs)
+    require_inside_storage(name.api_name, args)
+    if name.api_type in API_TYPES:
+        # A function of the user's own may have effects, so it is called no more than it must be.
+        require_bounded_result(function, args, kwargs)
+    return RebuiltCall(function, args, kwargs, path)
 
 
 def load_tensor(part: RankDump, value: TensorValue) -> torch.Tensor:
@@ -113,34 +137,19 @@ def load_tensor(part: RankDump, value: TensorValue) -> torch.Tensor:
     """
     try:
         data = part.load(value)
+        if tuple(data.shape) != value.shape:
+            raise RebuildError(
+                f"the data file {value.data_name} holds the shape {list(data.shape)}, the dump "
+                f"says {list(value.shape)}"
+            )
+        require_room((value.shape,), f"the data file {value.data_name}")
         tensor = from_host(data)
     except (DumpError, TypeError) as err:
         raise RebuildError(str(err)) from err
     if str(tensor.dtype) != value.dtype:
         # ptdbg_ascend keeps bfloat16 as float32, which holds the same numbers.
-        tensor = tensor.to(_dtype(value.dtype))
-    if tuple(tensor.shape) != value.shape:
-        raise RebuildError(
-            f"the data file {value.data_name} holds the shape {list(tensor.shape)}, the dump says "
-            f"{list(value.shape)}"
-        )
+        tensor = tensor.to(find_dtype(value.dtype))
     return tensor
-
-
-def import_modules(names: tuple[str, ...]) -> None:
-    """Import what registers the user's own operators.
-
-    Raises:
-        RebuildError: one of them cannot be imported.
-    """
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception as err:  # whatever the user's module does
-            raise RebuildError(
-                f"the module {name} cannot be imported ({type(err).__name__}: {err}); "
-                "put its folder on PYTHONPATH"
-            ) from err
 
 
 # Of these tensors a dump has the numbers and not where they stood, or what stood for them.
@@ -185,7 +194,7 @@ class _Builder:
             case SizeValue(dims):
                 return torch.Size(dims)
             case DtypeValue(name):
-                return _dtype(name)
+                return find_dtype(name)
             case MemoryFormatValue(name):
                 return _memory_format(name)
             case ListValue(items, is_tuple):
@@ -193,7 +202,7 @@ class _Builder:
                 return tuple(built) if is_tuple else built
             case DictValue(()) if self._output_dtype is not None:
                 # msprobe loses a dtype that is given in order; the result shows which it was.
-                return _dtype(self._output_dtype)
+                return find_dtype(self._output_dtype)
             case DictValue(items):
                 return {key: self.build(item, f"{place}.{key}") for key, item in items}
             case UnknownValue(type_name, text):
@@ -208,26 +217,38 @@ class _Builder:
 
 
 def _scalar(value: ScalarValue, place: str) -> Any:
-    if value.type_name in _SCALARS:
-        return _SCALARS[value.type_name](value.value)
-    kind = getattr(np, value.type_name, None)
-    if isinstance(kind, type) and issubclass(kind, np.generic):
-        return kind(value.value)
+    kind = _SCALARS.get(value.type_name) or vars(np).get(value.type_name)
+    if kind in _PYTHONS or (isinstance(kind, type) and issubclass(kind, (np.number, np.bool_))):
+        try:
+            return kind(value.value)  # type: ignore[arg-type]
+        except (ArithmeticError, TypeError, ValueError) as err:
+            raise RebuildError(
+                f"{place} is said to be of type {value.type_name} and cannot be: {err}"
+            ) from err
     if isinstance(value.value, (bool, int, float, str)) and value.type_name != "function":
         # A subclass of a number or text; its value is what torch looks at.
         return value.value
     raise RebuildError(f"the dump does not hold {place}, a {value.type_name}")
 
 
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype):
-        raise RebuildError(f"this torch has no dtype {name}")
+def find_dtype(name: str) -> torch.dtype:
+    """Return the dtype that a dump names.
+
+    >>> find_dtype("torch.float16"), find_dtype("int8")
+    (torch.float16, torch.int8)
+
+    Raises:
+        RebuildError: this torch has none of that name, or tensors of it are not plain numbers.
+    """
+    # Asked for by getattr, torch would import a module of that name.
+    dtype = vars(torch).get(name.removeprefix("torch."))
+    if not isinstance(dtype, torch.dtype) or dtype in _NOT_NUMBERS:
+        raise RebuildError(f"this torch has no dtype {name or 'without a name'} for numbers")
     return dtype
 
 
 def _memory_format(name: str) -> torch.memory_format:
-    found = getattr(torch, name.removeprefix("torch."), None)
+    found = vars(torch).get(name.removeprefix("torch."))
     if not isinstance(found, torch.memory_format):
         raise RebuildError(f"this torch has no memory format {name}")
     return found

@@ -5,10 +5,15 @@
 A worker that dies or does not answer in time costs the call that it was at: that call's answer says
 so, the calls behind it go to others, and a new worker takes its place. Where failing calls
 are kept, that one is told first to keep the call, without making it.
+
+A worker runs in an empty folder, without what looks like a secret in its environment, and limits
+itself (`sandbox`) before it takes its first order. One that is done may wait for the next job of
+the same kind: to import torch takes longer than most of what is asked.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
@@ -18,15 +23,18 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorprobe
 from tensorprobe import errors
+from tensorprobe.cores import count_cores
 from tensorprobe.errors import TensorprobeError
+from tensorprobe.replay.memory import share_of_memory
+from tensorprobe.replay.sandbox import clean_environment
 
 __all__ = ["Answer", "Order", "run_orders"]
 
@@ -43,17 +51,23 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One call to check.
+    """One call to make.
 
     Attributes:
         part: the part of the dump, by its path.
         name: the call's name.
         loss: what became of the worker that made it; then it is kept and not made again.
+        more: what else the worker is told, by name.
     """
 
     part: str
     name: str
     loss: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the line that a worker gets."""
+        return {"part": self.part, "name": self.name, "loss": self.loss, **self.more}
 
 
 class Answer(NamedTuple):
@@ -70,7 +84,12 @@ def run_orders(
     devices: Sequence[str],
     jobs: int = 1,
     timeout: float,
-    module: str = "tensorprobe.precheck.worker",
+    module: str,
+    imports: Sequence[str] = (),
+    memory: float | None = None,
+    ahead: int = _AHEAD,
+    may_wait: bool = False,
+    is_wanted: Callable[[Order], bool] = lambda order: True,
     on_device: Callable[[str, str], None] | None = None,
 ) -> Generator[tuple[Order, Answer], None, None]:
     """Give orders to worker processes and yield each answer as it comes.
@@ -82,6 +101,11 @@ def run_orders(
         jobs: how many workers; at least one for each device.
         timeout: how many seconds one call may take.
         module: what a worker process runs.
+        imports: the modules that hold the user's own functions.
+        memory: how many GiB a worker may take; None: its share of what there is.
+        ahead: how many calls a worker is told of before it has answered them.
+        may_wait: whether workers that are done may wait for another job of this process.
+        is_wanted: asked of each order when its turn has come; others are left out.
         on_device: told, of each worker that is ready, the device that it was given and the one that
             it opened; what it raises ends the run.
 
@@ -90,18 +114,23 @@ def run_orders(
     """
     waiting = deque(orders)
     count = min(max(jobs, len(devices)), max(len(orders), 1))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    settings = {**settings, "threads": max(1, (cores or 1) // count)}
+    settings = {
+        **settings,
+        "threads": max(1, count_cores() // count),
+        "memory": share_of_memory(count, gigabytes=memory),
+        "imports": list(imports),
+        "folder": os.getcwd(),
+    }
     workers: list[_Worker] = []
     with selectors.DefaultSelector() as selector:
         try:
             for number in range(count if orders else 0):
-                worker = _Worker({**settings, "device": devices[number % len(devices)]}, module)
+                worker = _engage({**settings, "device": devices[number % len(devices)]}, module)
                 workers.append(worker)
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
             while workers:
                 for worker in workers:
-                    worker.give(waiting)
+                    worker.give(waiting, ahead, is_wanted)
                 wait = min(worker.deadline(timeout) for worker in workers) - time.monotonic()
                 ready = [key.data for key, _ in selector.select(max(0.0, min(wait, 1.0)))]
                 for worker in list(workers):
@@ -119,12 +148,49 @@ def run_orders(
                         workers.append(heir)
                         selector.register(heir.answers, selectors.EVENT_READ, heir)
                 if not waiting:
-                    for worker in workers:
-                        if not worker.at_work:
+                    for worker in [worker for worker in workers if worker.is_idle]:
+                        if may_wait:
+                            selector.unregister(worker.answers)
+                            workers.remove(worker)
+                            _let_wait(worker)
+                        else:
                             worker.dismiss()
         finally:
             for worker in workers:
-                worker.abandon()
+                if may_wait and worker.is_idle:
+                    _let_wait(worker)
+                else:
+                    worker.abandon()
+
+
+# Workers that are done, by what they are; of this process, not of one that it was forked from.
+_idle: dict[tuple[Any, ...], _Worker] = {}
+
+
+def _kind_of(settings: Mapping[str, Any], module: str) -> tuple[Any, ...]:
+    """Return what must be the same for a worker to take another job."""
+    told = (settings["device"], settings["memory"], tuple(settings["imports"]), os.getpid())
+    return (module, *told, tuple(sorted(_environment(settings).items())))
+
+
+def _engage(settings: dict[str, Any], module: str) -> _Worker:
+    """Return a worker for a job: one that waits for such, or a new one."""
+    idle = _idle.pop(_kind_of(settings, module), None)
+    if idle is not None and idle.take_job(settings):
+        return idle
+    return _Worker(settings, module)
+
+
+def _let_wait(worker: _Worker) -> None:
+    other = _idle.setdefault(_kind_of(worker.settings, worker.module), worker)
+    if other is not worker:
+        worker.abandon()
+
+
+@atexit.register
+def _end_idle() -> None:
+    for kind in [kind for kind in _idle if os.getpid() in kind]:
+        _idle.pop(kind).abandon()
 
 
 class _Worker:
@@ -132,6 +198,7 @@ class _Worker:
 
     def __init__(self, settings: dict[str, Any], module: str) -> None:
         self.settings = settings
+        self.module = module
         self.at_work: deque[Order] = deque()
         self.is_over = False
         self._is_ready = False
@@ -141,6 +208,7 @@ class _Worker:
         self._rest = b""
         self._since = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        self._folder = tempfile.TemporaryDirectory(prefix="tensorprobe-")
         order_read, order_write = os.pipe()
         answer_read, answer_write = os.pipe()
         self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -152,7 +220,9 @@ class _Worker:
                 str(answer_write),
             ],
             pass_fds=(order_read, answer_write),
-            env=_environment(settings["threads"]),
+            env=_environment(settings),
+            # Python looks for modules there, and the folder of the command may be that of a dump.
+            cwd=self._folder.name,
             stdin=subprocess.DEVNULL,
             stdout=self._errors,
             stderr=self._errors,
@@ -161,16 +231,32 @@ class _Worker:
         os.close(answer_write)
         self.answers = answer_read
         self._orders = os.fdopen(order_write, "w")
-        self._send(settings)
+        self._send({"settings": settings})
 
-    def give(self, waiting: deque[Order]) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has answered everything and could go on."""
+        return self._is_ready and not (self.at_work or self.is_over or self._is_dismissed)
+
+    def take_job(self, settings: dict[str, Any]) -> bool:
+        """Begin another job; returns whether it is still there to do it."""
+        if self._process.poll() is not None:
+            self.abandon()
+            return False
+        self.settings, self._is_ready, self._since = settings, False, time.monotonic()
+        self._send({"settings": settings})
+        return True
+
+    def give(self, waiting: deque[Order], ahead: int, is_wanted: Callable[[Order], bool]) -> None:
         """Hand over the next calls, a few ahead of the one that it is at."""
-        while self._is_ready and not self.is_over and waiting and len(self.at_work) < _AHEAD:
+        while self._is_ready and not self.is_over and waiting and len(self.at_work) < ahead:
             order = waiting.popleft()
+            if not is_wanted(order):
+                continue
             if not self.at_work:
                 self._since = time.monotonic()
             self.at_work.append(order)
-            self._send({"part": order.part, "name": order.name, "loss": order.loss})
+            self._send(order.as_json())
 
     def collect(
         self, on_device: Callable[[str, str], None] | None
@@ -225,6 +311,7 @@ class _Worker:
             self._orders.close()
         os.close(self.answers)
         self._errors.close()
+        self._folder.cleanup()
 
     def bury(self, waiting: deque[Order], timeout: float | None) -> Iterator[tuple[Order, Answer]]:
         """Give back its calls and yield the result of the one that it died of.
@@ -273,16 +360,19 @@ class _Worker:
         return lines[-1] if lines else "it said nothing"
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """Return our environment, in which a worker finds this very package.
+def _environment(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment of a worker, in which it finds this very package.
 
     Where it has many threads, torch takes memory for large tensors in large pages: they are made
     and used once, and the threads would wait for each other to get small pages from the system.
     """
     here = str(Path(tensorprobe.__file__).parent.parent)
-    paths = [path for path in (here, os.environ.get("PYTHONPATH", "")) if path]
-    large_pages = {"THP_MEM_ALLOC_ENABLE": "1"} if threads >= _MANY_THREADS else {}
-    return {**large_pages, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # It runs in another folder, and a blank one would mean that.
+    given = (os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = (here, *given) if os.environ.get("PYTHONPATH") else (here,)
+    large_pages = {"THP_MEM_ALLOC_ENABLE": "1"} if settings["threads"] >= _MANY_THREADS else {}
+    own = clean_environment(os.environ, keeps_others=bool(settings["imports"]))
+    return {**large_pages, **own, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _cause_of_death(code: int) -> str:

@@ -1,0 +1,80 @@
+"""A process that replays calls of two runs, for another.
+
+python -m tensorprobe.blame.worker READ WRITE
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorprobe.replay.worker import Answer, Task, serve, warm_up
+
+__all__: list[str] = []
+
+_LONGEST = 500
+
+
+def _replay_calls(settings: dict[str, Any]) -> Task:
+    import torch
+
+    from tensorprobe.blame.links import Use
+    from tensorprobe.blame.order import CallPair
+    from tensorprobe.blame.replay import threads_for
+    from tensorprobe.blame.senders import find_sender
+    from tensorprobe.blame.sides import CallsOnDemand, Side
+    from tensorprobe.blame.split import split_call
+    from tensorprobe.errors import RebuildError
+    from tensorprobe.store import open_dump
+
+    warm_up(torch.device("cpu"))
+    parts = [open_dump(Path(settings[key])).parts[0] for key in ("candidate", "reference")]
+    ours, theirs = (Side(part, CallsOnDemand(part)) for part in parts)
+    told = [len(part.known_gaps) for part in parts]
+
+    def replay(order: dict[str, Any]) -> Answer:
+        pair = CallPair(
+            order["position"],
+            order["name"],
+            order["phase"],
+            ours.calls[order["candidate"]],
+            theirs.calls[order["reference"]],
+        )
+        if order["kind"] == "sender":
+            uses = [Use(*use) for use in order["uses"]]
+            return {"sender": find_sender(pair, uses, ours, theirs, order["work"])}
+        with threads_for(order["cost"]):
+            return split_call(pair, ours, theirs).to_json()
+
+    def answer(order: dict[str, Any]) -> Answer:
+        started = time.process_time()
+        said: Answer = {}
+        try:
+            said["found"] = replay(order)
+        except RebuildError as err:
+            said["problem"] = _shortened(str(err))
+        except Exception as err:  # noqa: BLE001 - it becomes the reason why the call is not replayed
+            said["problem"] = _shortened(
+                f"{order['name']} cannot be replayed: {type(err).__name__}: {err}"
+            )
+        finally:
+            ours.forget()
+            theirs.forget()
+        said["unread"] = []
+        for index, part in enumerate(parts):
+            problems = [gap.problem for gap in part.known_gaps]
+            said["unread"].append(problems[told[index] :])
+            told[index] = len(problems)
+        said["seconds"] = time.process_time() - started
+        return said
+
+    return Task(lambda order: lambda: answer(order))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+if __name__ == "__main__":
+    serve(_replay_calls)
