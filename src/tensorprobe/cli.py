@@ -379,6 +379,12 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
     add("--seed", type=int, default=1234, metavar="N", help="of all random numbers (1234)")
     add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (300)")
     add(
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="memory of each process that makes calls; default: what there is, in equal shares",
+    )
+    add(
         "--import",
         dest="imports",
         metavar="MODULE",
@@ -419,6 +425,12 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     add("--step", type=int, metavar="N", help="only this step")
     add("--rank", type=int, metavar="N", help="only this rank")
     add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (300)")
+    add(
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="memory of each process that makes calls; default: what there is, in equal shares",
+    )
     overflow.set_defaults(run=_overflow)
 
 
@@ -504,6 +516,7 @@ def _overflow(arguments: argparse.Namespace) -> int:
         step=arguments.step,
         rank=arguments.rank,
         timeout=arguments.timeout,
+        memory=arguments.memory,
     )
 
 
@@ -523,6 +536,7 @@ def _precheck(arguments: argparse.Namespace) -> int:
         dedupe=arguments.dedupe,
         seed=arguments.seed,
         timeout=arguments.timeout,
+        memory=arguments.memory,
         imports=arguments.imports or (),
         step=arguments.step,
         rank=arguments.rank,

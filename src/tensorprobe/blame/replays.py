@@ -52,8 +52,12 @@ class Replays:
             # Nobody waits for a process that has nothing to do.
             self.is_cut_short = True
             return
-        orders = [_order(pair, "split", cost=plan.costs.get(pair.name, 0.0)) for pair in plan.calls]
-        left = {pair.name: pair for pair in plan.calls}
+        left = {pair.name: pair for pair in plan.calls if _is_in_both(pair)}
+        alone = [pair.name for pair in plan.calls if pair.name not in left]
+        self.failures.update((name, f"{name}: only one run has it") for name in alone)
+        orders = [
+            _order(pair, "split", cost=plan.costs.get(name, 0.0)) for name, pair in left.items()
+        ]
 
         def is_wanted(order: Order) -> bool:
             if left[order.name].position > last:
@@ -126,6 +130,10 @@ class Replays:
         split = self.splits[name] = CallSplit.from_json(found)
         if split.skipped and not split.outputs:
             self.failures[name] = split.skipped[0]
+
+
+def _is_in_both(pair: CallPair) -> bool:
+    return pair.candidate is not None and pair.reference is not None
 
 
 def _order(pair: CallPair, kind: str, **more: Any) -> Order:

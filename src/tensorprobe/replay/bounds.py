@@ -25,7 +25,7 @@ __all__ = ["require_bounded_result", "require_inside_storage"]
 
 # Up to here nobody asks: most calls of a model are far below.
 _MANY = 1 << 26
-_MOST_DIGITS = 4096
+_BITS = 64
 # They take sizes, strides and an offset, and not all check them against the memory behind.
 _VIEWS_BY_STRIDES = frozenset(("_reshape_alias", "as_strided", "as_strided_"))
 
@@ -34,7 +34,7 @@ def require_bounded_result(function: Any, args: tuple[Any, ...], kwargs: Mapping
     """Refuse a call whose result is larger than one call may have.
 
     Raises:
-        RebuildError: it is; or a number among the arguments is larger than any that torch takes.
+        RebuildError: it is; or an integer among the arguments is larger than any that torch takes.
     """
     if _most_elements(args, kwargs) <= _MANY:
         return
@@ -75,9 +75,7 @@ def require_inside_storage(name: str, args: tuple[Any, ...]) -> None:
     first = start + sum(step for step in reach if step < 0)
     last = start + sum(step for step in reach if step > 0)
     if first < 0 or (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise RebuildError(
-            "the dump holds the elements of a view, and the call looks beyond them"
-        )
+        raise RebuildError("the dump holds the elements of a view, and the call looks beyond them")
 
 
 def _are_integers(*lists: Any) -> bool:
@@ -91,7 +89,7 @@ def _most_elements(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """Return a number that the elements of a usual result do not exceed: the product of all sizes.
 
     Raises:
-        RebuildError: a number has more digits than any size.
+        RebuildError: a number has more bits than any of torch.
     """
     most = 1
 
@@ -102,8 +100,8 @@ def _most_elements(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         elif isinstance(value, torch.Size):
             most *= math.prod(max(size, 1) for size in value)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            if isinstance(value, int) and value.bit_length() > _MOST_DIGITS:
-                raise RebuildError("an argument is a number of more digits than torch can take")
+            if isinstance(value, int) and value.bit_length() > _BITS:
+                raise RebuildError("an argument is an integer of more bits than torch can take")
             if abs(value) > 1 and math.isfinite(value):
                 most *= math.ceil(abs(value))
         # What is larger need not be known more exactly.

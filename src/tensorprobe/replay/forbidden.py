@@ -45,14 +45,13 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _REASONS = {name: reason for reason, names in _BY_REASON.items() for name in names}
 
-# Of the libraries that torch brings, these compute; the others move data between ranks, measure,
-# or serve torch's compiler.
-_COMPUTING = frozenset(("aten", "mkl", "mkldnn", "prims", "quantized"))
+# Libraries that torch brings and that do not compute what a model asks for: they move data between
+# ranks, measure, or serve torch's compiler.
 _OF_TORCH = frozenset(
     ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test",
      "c10d", "debug_mode_ops", "debugprims", "export", "fsdp", "higher_order", "inductor",
-     "inductor_prims", "mkldnn_prepacked", "onednn", "prim", "profiler", "quantization", "rngprims",
-     "sparse", "static_runtime", "symm_mem")
+     "inductor_prims", "mkldnn_prepacked", "onednn", "prim", "prims", "profiler",
+     "quantization", "rngprims", "sparse", "static_runtime", "symm_mem")
 )  # fmt: skip
 _PLAIN_TYPE = re.compile(
     r"(?:List\[|Optional\[)*"
