@@ -255,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
         "the line `proof` names it, or says why there is none",
     )
     blame.add_argument("--top", type=int, default=5, metavar="N", help="how many suspects (5)")
+    _add_limits(blame, timeout=60.0)
     blame.set_defaults(run=_blame)
 
     run = commands.add_parser(
@@ -377,13 +378,7 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
     add("--exclude", metavar="NAME", action="append", help="no call whose name fits")
     add("--dedupe", action="store_true", help="check calls once that differ in values alone")
     add("--seed", type=int, default=1234, metavar="N", help="of all random numbers (1234)")
-    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (300)")
-    add(
-        "--memory",
-        type=float,
-        metavar="GIB",
-        help="memory of each process that makes calls; default: what there is, in equal shares",
-    )
+    _add_limits(precheck, timeout=300.0)
     add(
         "--import",
         dest="imports",
@@ -424,13 +419,7 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     )
     add("--step", type=int, metavar="N", help="only this step")
     add("--rank", type=int, metavar="N", help="only this rank")
-    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one call (300)")
-    add(
-        "--memory",
-        type=float,
-        metavar="GIB",
-        help="memory of each process that makes calls; default: what there is, in equal shares",
-    )
+    _add_limits(overflow, timeout=300.0)
     overflow.set_defaults(run=_overflow)
 
 
@@ -505,6 +494,23 @@ def _compare(arguments: argparse.Namespace) -> int:
     )
 
 
+def _add_limits(parser: argparse.ArgumentParser, *, timeout: float) -> None:
+    """Add the limits of the processes that make recorded calls."""
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=timeout,
+        metavar="S",
+        help=f"seconds for one call ({timeout:g})",
+    )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="memory of each process that makes calls (equal shares of what there is)",
+    )
+
+
 def _overflow(arguments: argparse.Namespace) -> int:
     from tensorprobe.overflow.command import run_overflow
 
@@ -551,6 +557,8 @@ def _blame(arguments: argparse.Namespace) -> int:
         arguments.candidate,
         arguments.reference,
         top=arguments.top,
+        timeout=arguments.timeout,
+        memory=arguments.memory,
         repro=arguments.repro,
         as_json=arguments.json,
     )

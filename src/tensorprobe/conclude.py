@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Judge", "judge_for"]
 
 # Replays may go on for as long as the comparison took, and this many seconds in any case.
+_LEAST_TIMEOUT = 10.0
 _LEAST_SECONDS = 2.0
 # Calls are looked at for a good third of that time first, and longer if nobody was found by then.
 # How long one takes, and how many of each rank are looked at in any case.
@@ -244,5 +245,8 @@ def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:
     ranks = max(1, len(parts) // max(1, len(steps)))
     calls = max(_LEAST_CALLS, int(_FIRST_LOOK * seconds / _CALL_SECONDS) // ranks)
     while True:
-        yield Effort(calls, max(_LEAST_SECONDS, seconds) / ranks, settles_doubts=True)
+        time = max(_LEAST_SECONDS, seconds)
+        # Nobody waits long for a doubt that compare was not asked to settle.
+        longest = max(_LEAST_TIMEOUT, time)
+        yield Effort(calls, time / ranks, settles_doubts=True, timeout=longest)
         calls *= _MORE_CALLS

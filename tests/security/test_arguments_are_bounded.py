@@ -1,4 +1,4 @@
-"""A few bytes in a dump may ask for any amount of memory or time: the call is skipped, the rest runs."""
+"""A few bytes may ask for any amount of memory or time: the call is skipped, the rest goes on."""
 
 from __future__ import annotations
 

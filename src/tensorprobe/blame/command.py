@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from tensorprobe.blame.conclusion import Accused
 from tensorprobe.blame.run import Investigation, investigate
@@ -25,7 +26,7 @@ _RANDOM = "nothing to replay: the two runs draw other random numbers, which are 
 
 
 def blame_dumps(
-    candidate: str, reference: str | None, *, top: int, repro: str | None, as_json: bool
+    candidate: str, reference: str | None, *, repro: str | None, as_json: bool, **options: Any
 ) -> int:
     """Print which operation is at fault; without a reference the candidate is a compare.json.
 
@@ -36,7 +37,7 @@ def blame_dumps(
     Raises:
         TensorprobeError: a dump cannot be opened, or the proof's folder cannot be written.
     """
-    investigation = investigate(candidate, reference, top=top)
+    investigation = investigate(candidate, reference, **options)
     conclusion = investigation.conclusion
     written, problem = None, None
     if repro is not None:

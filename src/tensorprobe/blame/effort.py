@@ -36,11 +36,15 @@ class Effort:
             done.
         settles_doubts: whether only those calls are replayed whose distances leave a doubt, so
             that most answers need no replay.
+        timeout: how many seconds the replay of one call may take.
+        memory: how many GiB the process that replays them may take; None: what there is.
     """
 
     calls: int | None = None
     seconds: float | None = None
     settles_doubts: bool = False
+    timeout: float = 60.0
+    memory: float | None = None
 
     def end_of_replays(self) -> float:
         """Return when replays that begin now end, on the clock of `computing_time`."""

@@ -9,6 +9,7 @@ the one call, which is then judged by distances.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any
@@ -24,9 +25,6 @@ from tensorprobe.errors import RebuildError, TensorprobeError
 from tensorprobe.replay.pool import Order, run_orders
 
 __all__ = ["Replays"]
-
-# No call of a plan takes more than a few seconds on one core.
-_TIMEOUT = 120.0
 
 
 class Replays:
@@ -106,15 +104,20 @@ class Replays:
             orders,
             {"candidate": str(parts[0].path), "reference": str(parts[1].path)},
             devices=["cpu"],
-            timeout=_TIMEOUT,
+            timeout=self._effort.timeout,
             module="tensorprobe.blame.worker",
+            memory=self._effort.memory,
             ahead=1,
             is_wanted=is_wanted,
             may_wait=True,
         )
         with closing(answers):
+            started = time.monotonic()
             for order, answer in answers:
                 if answer.found is None:
+                    # How long it computed went with its process.
+                    note_computing(time.monotonic() - started)
+                    started = time.monotonic()
                     yield order.name, None, answer.loss
                     continue
                 note_computing(answer.found["seconds"])
@@ -122,6 +125,7 @@ class Replays:
                     for problem in problems:
                         part.note_gap(problem)
                 yield order.name, answer.found.get("found"), answer.found.get("problem", "")
+                started = time.monotonic()
 
     def _keep(self, name: str, found: dict[str, Any] | None, problem: str) -> None:
         if found is None:

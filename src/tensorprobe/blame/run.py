@@ -31,6 +31,7 @@ from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import Frame
+from tensorprobe.replay.memory import require_memory
 from tensorprobe.store import open_dump
 
 __all__ = ["Investigation", "blame", "investigate", "investigate_parts"]
@@ -65,6 +66,8 @@ def blame(
     reference: str | os.PathLike[str] | None = None,
     *,
     top: int = _TOP,
+    timeout: float = 60.0,
+    memory: float | None = None,
 ) -> Conclusion:
     """Return which operation of the candidate's run is at fault.
 
@@ -73,12 +76,14 @@ def blame(
             reference, a compare.json that names both, or a dict with its fields.
         reference: the dump of the run that is trusted.
         top: how many suspects to report.
+        timeout: how many seconds the replay of one call may take.
+        memory: how many GiB the process that replays them may take; None: what there is.
 
     Raises:
         DumpError: a dump cannot be opened, or the two have no rank and step in common.
-        ConfigError: the compare.json cannot be used, or `top` is less than 1.
+        ConfigError: the compare.json cannot be used, or an option has no sense.
     """
-    return investigate(candidate, reference, top=top).conclusion
+    return investigate(candidate, reference, top=top, timeout=timeout, memory=memory).conclusion
 
 
 def investigate(
@@ -86,6 +91,8 @@ def investigate(
     reference: str | os.PathLike[str] | None = None,
     *,
     top: int = _TOP,
+    timeout: float = 60.0,
+    memory: float | None = None,
 ) -> Investigation:
     """Return the conclusion and the suspects with all their numbers.
 
@@ -95,6 +102,9 @@ def investigate(
     """
     if top < 1:
         raise ConfigError(f"top is {top}, wanted 1 or more: how many suspects to report")
+    if not timeout > 0:
+        raise ConfigError(f"timeout is {timeout}, wanted a number of seconds over 0")
+    require_memory(memory)
     inputs = name_inputs(candidate, reference)
     ours, theirs = open_dump(inputs.candidate), open_dump(inputs.reference)
     if inputs.stack is not None and len(ours.parts) == 1:
@@ -105,7 +115,9 @@ def investigate(
             f"{ours.path} and {theirs.path} have no step and rank in common: {problems[0]}; give "
             "two by their folders"
         )
-    found = investigate_parts([PartEvidence(*pair, None, {}) for pair in pairs], top=top)
+    effort = Effort(timeout=timeout, memory=memory)
+    evidence = [PartEvidence(*pair, None, {}) for pair in pairs]
+    found = investigate_parts(evidence, top=top, effort=effort)
     gaps = [gap for pair in pairs for part in pair for gap in part.known_gaps]
     return Investigation(found.conclusion, found.ordered, (*problems, *map(str, gaps)))
 
