@@ -36,7 +36,7 @@ from tensorprobe.errors import TensorprobeError
 from tensorprobe.replay.memory import share_of_memory
 from tensorprobe.replay.sandbox import clean_environment
 
-__all__ = ["Answer", "Order", "run_orders"]
+__all__ = ["Answer", "Order", "idle_workers", "run_orders"]
 
 # So that a worker need not wait for its next call.
 _AHEAD = 4
@@ -187,10 +187,15 @@ def _let_wait(worker: _Worker) -> None:
         worker.abandon()
 
 
+def idle_workers() -> list[_Worker]:
+    """Return the workers that wait for another job of this process."""
+    return [worker for kind, worker in _idle.items() if os.getpid() in kind]
+
+
 @atexit.register
 def _end_idle() -> None:
-    for kind in [kind for kind in _idle if os.getpid() in kind]:
-        _idle.pop(kind).abandon()
+    for worker in idle_workers():
+        worker.abandon()
 
 
 class _Worker:
@@ -232,6 +237,11 @@ class _Worker:
         self.answers = answer_read
         self._orders = os.fdopen(order_write, "w")
         self._send({"settings": settings})
+
+    @property
+    def process_id(self) -> int:
+        """The number that the system gave the process."""
+        return self._process.pid
 
     @property
     def is_idle(self) -> bool:
