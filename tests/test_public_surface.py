@@ -27,6 +27,7 @@ def test_the_public_names() -> None:
         "open_dump",
         "overflow",
         "precheck",
+        "register_function",
         "save",
         "seed_all",
     ]

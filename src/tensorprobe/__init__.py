@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensorprobe.compare import compare
     from tensorprobe.config import Config, load_config
     from tensorprobe.errors import TensorprobeError
+    from tensorprobe.replay.users import register_function
     from tensorprobe.store import Dump, DumpWriter, RankDump, open_dump
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "open_dump",
     "overflow",
     "precheck",
+    "register_function",
     "save",
     "seed_all",
 ]
@@ -58,6 +60,7 @@ _HOMES = {
     "module_dump": "capture",
     "module_dump_end": "capture",
     "open_dump": "store",
+    "register_function": "replay.users",
     "save": "capture",
     "seed_all": "capture",
 }
