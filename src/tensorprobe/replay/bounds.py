@@ -14,29 +14,43 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensorprobe.errors import RebuildError
 from tensorprobe.replay.arguments import map_leaves, tensors_in
-from tensorprobe.replay.memory import require_room
+from tensorprobe.replay.memory import has_room, require_room
 from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = ["require_bounded_result", "require_inside_storage"]
 
-# Up to here nobody asks: most calls of a model are far below.
-_MANY = 1 << 26
+# Their result may have as many elements as the product of those of all their tensors. Elsewhere a
+# result is allocated whole, and the limit of the process refuses it before it is touched.
+_OUTER = frozenset(
+    ("cartesian_prod", "cdist", "chain_matmul", "combinations", "einsum", "ger", "inner", "kron",
+     "meshgrid", "multi_dot", "outer", "tensordot", "vander")
+)  # fmt: skip
 _BITS = 64
 # They take sizes, strides and an offset, and not all check them against the memory behind.
 _VIEWS_BY_STRIDES = frozenset(("_reshape_alias", "as_strided", "as_strided_"))
 
 
-def require_bounded_result(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def require_bounded_result(
+    name: str, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
     """Refuse a call whose result is larger than one call may have.
+
+    Args:
+        name: of the API.
+        function: what is called.
+        args: its arguments in order.
+        kwargs: those that are given by name.
 
     Raises:
         RebuildError: it is; or an integer among the arguments is larger than any that torch takes.
     """
-    if _most_elements(args, kwargs) <= _MANY:
+    is_outer = name.rpartition(".")[2] in _OUTER
+    if has_room(_most_elements(args, kwargs, is_outer=is_outer)):
         return
     meta = torch.device("meta")
 
@@ -85,18 +99,22 @@ def _are_integers(*lists: Any) -> bool:
     )
 
 
-def _most_elements(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Return a number that the elements of a usual result do not exceed: the product of all sizes.
+def _most_elements(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_outer: bool) -> int:
+    """Return a number that the elements of a result do not exceed: the product of all sizes.
+
+    Of the tensors the largest counts, or each one where the result may be their outer product.
 
     Raises:
         RebuildError: a number has more bits than any of torch.
     """
-    most = 1
+    most = largest = 1
 
     def count(value: Any) -> None:
-        nonlocal most
+        nonlocal most, largest
+        value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, torch.Tensor):
-            most *= max(value.numel(), 1)
+            size = max(value.numel(), 1)
+            largest = largest * size if is_outer else max(largest, size)
         elif isinstance(value, torch.Size):
             most *= math.prod(max(size, 1) for size in value)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -108,4 +126,4 @@ def _most_elements(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
         most = min(most, 1 << 128)
 
     map_leaves([list(args), dict(kwargs)], count)
-    return most
+    return most * largest

@@ -10,11 +10,12 @@ import math
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from tensorprobe.errors import ConfigError, RebuildError
 
-__all__ = ["require_memory", "require_room", "share_of_memory", "shown_bytes"]
+__all__ = ["has_room", "require_memory", "require_room", "share_of_memory", "shown_bytes"]
 
 _KIB = 1 << 10
 # Of what a process may have, so much is for the tensors of one call: its inputs and results once,
@@ -69,12 +70,17 @@ def require_room(shapes: Iterable[tuple[int, ...]], what: str) -> None:
         if len(shape) > _DIMENSIONS or any(size < 0 for size in shape):
             raise RebuildError(f"no tensor has the shape that was recorded of {what}")
         total += math.prod(shape) * _WIDEST
-    limit = int(_available() * _OF_ONE_CALL)
+    limit = _allowed()
     if total > limit:
         raise RebuildError(
             f"{what} would take {shown_bytes(total)}, and one call may use {shown_bytes(limit)}; "
             "--memory allows more where the machine has it"
         )
+
+
+def has_room(elements: int) -> bool:
+    """Whether one call may have so many elements."""
+    return elements * _WIDEST <= _allowed()
 
 
 def shown_bytes(count: int) -> str:
@@ -91,15 +97,13 @@ def shown_bytes(count: int) -> str:
     return f"{size:.1f} {unit}" if size < 10 * _KIB else f"{size:.2g} {unit}"
 
 
+def _allowed() -> int:
+    return int(_available() * _OF_ONE_CALL)
+
+
 def _available() -> int:
     """Return the least of what the machine has and what the process is allowed."""
-    found = [_USUAL]
-    with suppress(AttributeError, OSError, ValueError):
-        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        # "max" where there is none.
-        with suppress(OSError, ValueError):
-            found.append(int(Path(name).read_text()))
+    found = [_of_machine()]
     with suppress(ImportError):
         import resource
 
@@ -107,4 +111,16 @@ def _available() -> int:
             soft, _ = resource.getrlimit(kind)
             if soft != resource.RLIM_INFINITY:
                 found.append(soft)
+    return min(found)
+
+
+@cache
+def _of_machine() -> int:
+    found = [_USUAL]
+    with suppress(AttributeError, OSError, ValueError):
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        # "max" where there is none.
+        with suppress(OSError, ValueError):
+            found.append(int(Path(name).read_text()))
     return min(found)

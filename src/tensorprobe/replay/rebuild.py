@@ -121,7 +121,7 @@ def rebuild_call(
     require_inside_storage(name.api_name, args)
     if name.api_type in API_TYPES:
         # A function of the user's own may have effects, so it is called no more than it must be.
-        require_bounded_result(function, args, kwargs)
+        require_bounded_result(name.api_name, function, args, kwargs)
     return RebuiltCall(function, args, kwargs, path)
 
 
