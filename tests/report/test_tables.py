@@ -85,7 +85,7 @@ def test_no_text_is_a_formula(tmp_path: Path, text: str) -> None:
     assert (title[0], row) == (wanted, [wanted, "1.0"])
 
 
-@pytest.mark.parametrize("text", ["-inf", "-inf\t", "+0.5", "-3.25%", "-1e-05"])
+@pytest.mark.parametrize("text", ["-inf", "+0.5", "-3.25%", "-1e-05"])
 def test_numbers_in_texts_stay_as_they_are_in_csv(tmp_path: Path, text: str) -> None:
     write_csv(tmp_path / "a.csv", Table("t", ("a",), [(text,)]))
     assert csv_rows(tmp_path / "a.csv")[1] == [text]
@@ -95,8 +95,9 @@ HOSTILE = {
     "\0\x01\x1f|\ud800|\uffff": "���|�|�",
     "<b>&amp;]]>": "<b>&amp;]]>",
     " two  spaces ": " two  spaces ",
-    "tab\t": "tab\t",
-    "line\nline": "line\nline",
+    "tab\t": "tab�",
+    "line\nline": "line�line",
+    "\x1b[2J\x9b\u202e\u061c\u200b\ufeff": "�[2J�����",
     "\U0001f600": "\U0001f600",
 }
 
@@ -247,7 +248,7 @@ def test_csv_has_numbers_as_python_prints_them(tmp_path: Path) -> None:
     row = [0.1, 1e-05, 3, 1.0, True, None, math.nan, -math.inf, 'say "x", y', "a\nb", "\ud800\0"]
     write_csv(tmp_path / "a.csv", Table("t", tuple("abcdefghijk"), [row] * 3))
     text = (tmp_path / "a.csv").read_text(encoding="utf-8")
-    line = '0.1,1e-05,3,1.0,True,,nan,-inf,"say ""x"", y","a\nb",��\n'
+    line = '0.1,1e-05,3,1.0,True,,nan,-inf,"say ""x"", y",a�b,��\n'
     assert text == "a,b,c,d,e,f,g,h,i,j,k\n" + line * 3
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
 from tensorprobe.report.table import Cell
 
@@ -30,10 +31,8 @@ _LARGEST_EXACT = 2**53
 _KEPT_FORMS = 10_000
 _KEPT_CHARACTERS = 8_000_000
 _ROW_NUMBER = "\x00"
-_SPECIAL = re.compile(
-    r"[&<>\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|_x[0-9A-Fa-f]{4}_"
-)
-_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
+_SPECIAL = re.compile(r"[&<>\ud800-\udfff\ufffe\uffff]|_x[0-9A-Fa-f]{4}_")
+_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 # How a cell goes on after its place and style, where its type alone decides.
 _NUMBER_END = "><v>%r</v></c>"
 _BOOL_END = ' t="b"><v>%d</v></c>'
@@ -76,7 +75,7 @@ def _text_cell(text: str) -> str:
         return ">"
     # A sheet drops white space at the ends unless it is told not to.
     keep = "" if text.isprintable() and text.strip() == text else ' xml:space="preserve"'
-    return f' t="inlineStr"><is><t{keep}>{_SPECIAL.sub(_replaced, _cut(text))}</t></is>'
+    return f' t="inlineStr"><is><t{keep}>{_SPECIAL.sub(_replaced, clean_text(_cut(text)))}</t></is>'
 
 
 def _cut(text: str) -> str:
