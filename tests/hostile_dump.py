@@ -81,11 +81,16 @@ def write_hostile_dump(folder: Path, *, is_off: bool = False, task: str = "tenso
         "level": HOSTILE,
         "framework": "pytorch",
         "dump_data_dir": str(data),
-        "tensorprobe": {"format": 1, "version": HOSTILE, "tool_version": HOSTILE},
+        "tensorprobe": {"format": 1, "version": HOSTILE, "run": HOSTILE},
         "torch_version": HOSTILE,
         "data": calls,
     }
     (rank / "dump.json").write_text(json.dumps(header))
+    # Of another run, which is told.
+    other = folder / "step1" / "rank"
+    other.mkdir(parents=True)
+    header |= {"tensorprobe": {"format": 1, "run": "2026"}, "data": {"Torch.a.0.forward": {}}}
+    (other / "dump.json").write_text(json.dumps(header))
     frame = f'File "/a{HOSTILE}.py", line 3, in {HOSTILE}, \n {HOSTILE}'
     stacks = {"0": [list(calls), [frame, frame]]}
     (rank / "stack.json").write_text(json.dumps(stacks))

@@ -106,7 +106,8 @@ and its inputs explain. With real data (task tensor) calls are replayed in float
 or checksums the best answer that they allow is given. --json prints one object, {"culprit": name
 or null, ...}; docs/blame.md describes it.
 
-Exit code 0 also when there is a culprit: that is a result, not an error.
+Exit code 0 also when there is a culprit: that is a result, not an error. 2: something could not be
+read or used, or the proof that was asked for cannot be written.
 """
 
 _RUN_EXAMPLES = """\

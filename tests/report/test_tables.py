@@ -108,6 +108,13 @@ def test_texts_come_back(tmp_path: Path, text: str) -> None:
     assert cells_of(tmp_path / "a.xlsx") == [[HOSTILE[text]]]
 
 
+def test_a_workbook_tells_no_time(tmp_path: Path) -> None:
+    """A zip counts from 1980, and a clock that was never set stands before that."""
+    write_xlsx(tmp_path / "a.xlsx", [Table("t", ("a",), [("b",)])])
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as archive:
+        assert {part.date_time for part in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
 def test_a_text_that_looks_like_an_escape_is_escaped(tmp_path: Path) -> None:
     write_xlsx(tmp_path / "a.xlsx", [Table("t", ("a",), [("a_x0041_b",), ("_x00",)])])
     xml = member(tmp_path / "a.xlsx")
