@@ -12,9 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tensorprobe.clean_text import clean_text
 from tensorprobe.ctrl_c import INTERRUPTED, handler_now, raise_once, set_handler
@@ -31,7 +29,6 @@ _UNUSABLE = 2
 _OUR_FAULT = 70
 
 
-@dataclass(slots=True)
 class Manner:
     """How a command wants to end; it may say so when it has understood its arguments.
 
@@ -41,8 +38,10 @@ class Manner:
             for the sake of its files and its exit code.
     """
 
-    debug: bool = bool(os.environ.get(DEBUG_VARIABLE))
-    stops_unread: bool = False
+    # No dataclass, whose module takes longer to load than all of this.
+    def __init__(self) -> None:
+        self.debug = bool(os.environ.get(DEBUG_VARIABLE))
+        self.stops_unread = False
 
 
 def ended(work: Callable[[Manner], int]) -> int:
@@ -125,6 +124,8 @@ def _own_fault(err: Exception, manner: Manner) -> int:
 
 def _show(err: Exception, manner: Manner) -> None:
     if manner.debug:
+        import traceback
+
         for part in traceback.format_exception(err):
             for line in part.splitlines():
                 sys.stderr.write(f"{clean_text(line)}\n")

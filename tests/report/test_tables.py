@@ -25,7 +25,7 @@ from tensorprobe.errors import ReportError
 from tensorprobe.report import xlsx
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.json_table import write_json
-from tensorprobe.report.table import Cell, Table
+from tensorprobe.report.table import Cell, Lines, Table
 from tensorprobe.report.xlsx import write_xlsx
 from tensorprobe.report.xlsx_cells import LONGEST_TEXT
 
@@ -349,3 +349,13 @@ def test_an_interrupted_process_leaves_nothing(tmp_path: Path, kind: str) -> Non
     assert process.wait(20) != 0
     process.stdout.close()
     assert os.listdir(tmp_path) == []
+
+
+def test_only_lines_of_ours_end_inside_a_cell(tmp_path: Path) -> None:
+    lines = Lines.of(["far off", "name\n\x1b[2J"])
+    table = Table("t", ("a", "b"), [(lines, "name\nforged"), ("=1", lines)])
+    write_csv(tmp_path / "a.csv", table)
+    write_xlsx(tmp_path / "a.xlsx", [table])
+    wanted = [["far off\nname��[2J", "name�forged"], ["=1", "far off\nname��[2J"]]
+    assert cells_of(tmp_path / "a.xlsx") == wanted
+    assert csv_rows(tmp_path / "a.csv")[1:] == [wanted[0], ["'=1", wanted[1][1]]]

@@ -1,8 +1,8 @@
 """Write a table as CSV: UTF-8, lines that end in LF, numbers as Python prints them.
 
 A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers, also those
-in a text such as `-inf`, stay as they are. Signs that a terminal obeys are replaced, line breaks as
-well: the file is also read with `cat` and `grep`.
+in a text such as `-inf`, stay as they are. Signs that a terminal obeys are replaced, with them
+ends of lines that are not ours: the file is also read with `cat` and `grep`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import islice
 
 from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
-from tensorprobe.report.table import Cell, Table, new_report
+from tensorprobe.report.table import Cell, Lines, Table, new_report
 
 __all__ = ["harmless_cell", "write_csv"]
 
 _ROWS_PER_WRITE = 2000
 # What starts a formula in one spreadsheet or another.
 _FORMULA_STARTS = tuple("=+-@＝＋－＠")
-_QUOTED = re.compile(r'[",]')
+_QUOTED = re.compile(r'[",\n]')
 
 
 def write_csv(path: str | os.PathLike[str], table: Table) -> None:
@@ -78,7 +78,7 @@ def harmless_cell(text: str) -> str:
     >>> harmless_cell("=cmd()"), harmless_cell("-1.5%"), harmless_cell("a\x1b\nb")
     ("'=cmd()", '-1.5%', 'a��b')
     """
-    cell = clean_text(text)
+    cell = text if isinstance(text, Lines) else clean_text(text)
     return f"'{cell}" if cell.startswith(_FORMULA_STARTS) and not _is_number(cell) else cell
 
 

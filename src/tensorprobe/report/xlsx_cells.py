@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
-from tensorprobe.report.table import Cell
+from tensorprobe.report.table import Cell, Lines
 
 __all__ = ["LONGEST_TEXT", "RowWriter", "column_letters"]
 
@@ -75,7 +75,8 @@ def _text_cell(text: str) -> str:
         return ">"
     # A sheet drops white space at the ends unless it is told not to.
     keep = "" if text.isprintable() and text.strip() == text else ' xml:space="preserve"'
-    return f' t="inlineStr"><is><t{keep}>{_SPECIAL.sub(_replaced, clean_text(_cut(text)))}</t></is>'
+    shown = _cut(text if isinstance(text, Lines) else clean_text(text))
+    return f' t="inlineStr"><is><t{keep}>{_SPECIAL.sub(_replaced, shown)}</t></is>'
 
 
 def _cut(text: str) -> str:
@@ -186,6 +187,8 @@ class RowWriter:
             if math.isfinite(value):
                 return start + _NUMBER_END % float(value)
             value = str(float(value))
+        if isinstance(value, Lines):
+            return start + _TEXT_END % _text_cell(value)
         return start + _TEXT_END % self._texts[str(value)]
 
 
