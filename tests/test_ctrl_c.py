@@ -114,6 +114,18 @@ def work(manner):
 
 sys.exit(ended(work))
 """
+ANOTHER = """
+import signal, sys
+from tensorprobe.ending import ended
+
+def work(manner):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("something is wrong with your installation") from None
+
+sys.exit(ended(work))
+"""
 AT_EXIT = """
 import atexit, signal, sys
 from tensorprobe.ctrl_c import end_at_once
@@ -125,7 +137,11 @@ sys.exit(ended(lambda manner: 0))
 """
 
 
-@pytest.mark.parametrize("program", [LOST, TWICE, AT_EXIT], ids=["lost", "twice", "at exit"])
+@pytest.mark.parametrize(
+    "program",
+    [LOST, TWICE, ANOTHER, AT_EXIT],
+    ids=["lost", "twice", "made another error", "at exit"],
+)
 def test_ctrl_c_ends_a_command_where_no_exception_would(program: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", program],

@@ -25,6 +25,7 @@ __all__ = [
     "handler_now",
     "raise_once",
     "set_handler",
+    "was_raised",
 ]
 
 INTERRUPTED = 130
@@ -39,6 +40,11 @@ def end_at_once() -> None:
 def raise_once() -> None:
     """Let KeyboardInterrupt be raised, so that all is tidied up; the second time ends at once."""
     set_handler(_raise)
+
+
+def was_raised() -> bool:
+    """Whether it has been raised since `raise_once`."""
+    return handler_now() is _end
 
 
 def give_back() -> None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 
 from tensorprobe.clean_text import clean_text
-from tensorprobe.ctrl_c import INTERRUPTED, handler_now, raise_once, set_handler
+from tensorprobe.ctrl_c import INTERRUPTED, handler_now, raise_once, set_handler, was_raised
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.standard_streams import Output, complain, outputs
 
@@ -88,38 +88,34 @@ def _written(work: Callable[[Manner], int], manner: Manner) -> int:
 def _done(work: Callable[[Manner], int], manner: Manner, own: list[Output]) -> int:
     try:
         return work(manner)
-    except TensorprobeError as err:
-        _show(err, manner)
-        complain(str(err))
-        return _UNUSABLE
-    except ModuleNotFoundError as err:
-        if (err.name or "").startswith("tensorprobe"):
-            return _own_fault(err, manner)
-        _show(err, manner)
-        complain(f"this command needs the package {err.name}, which is not installed here")
-        return _UNUSABLE
-    except MemoryError as err:
-        _show(err, manner)
-        complain("this machine has not enough memory for that")
-        return _UNUSABLE
-    except OSError as err:
+    except Exception as err:  # noqa: BLE001 - whatever it is, it must not look like a finding
+        if was_raised():
+            # Somebody in between has made another error of it, as numpy does while it is loaded.
+            raise KeyboardInterrupt from None
         if any(err is output.trouble for output in own):
             # Told when all of it is known to be lost.
             return 0
-        _show(err, manner)
+        return _told(err, manner)
+
+
+def _told(err: Exception, manner: Manner) -> int:
+    """Say what is wrong; returns the exit code."""
+    _show(err, manner)
+    if isinstance(err, TensorprobeError):
+        complain(str(err))
+    elif isinstance(err, ModuleNotFoundError) and not (err.name or "").startswith("tensorprobe"):
+        complain(f"this command needs the package {err.name}, which is not installed here")
+    elif isinstance(err, MemoryError):
+        complain("this machine has not enough memory for that")
+    elif isinstance(err, OSError):
         where = "" if err.filename is None else f"{err.filename}: "
         complain(f"{where}{err.strerror or err}")
-        return _UNUSABLE
-    except Exception as err:  # noqa: BLE001 - whatever it is, it must not look like a finding
-        return _own_fault(err, manner)
-
-
-def _own_fault(err: Exception, manner: Manner) -> int:
-    _show(err, manner)
-    what = f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
-    again = "" if manner.debug else f"; {DEBUG_VARIABLE}=1 shows the traceback"
-    complain(f"this is a fault of tensorprobe, please report it: {what}{again}")
-    return _OUR_FAULT
+    else:
+        what = f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
+        again = "" if manner.debug else f"; {DEBUG_VARIABLE}=1 shows the traceback"
+        complain(f"this is a fault of tensorprobe, please report it: {what}{again}")
+        return _OUR_FAULT
+    return _UNUSABLE
 
 
 def _show(err: Exception, manner: Manner) -> None:
