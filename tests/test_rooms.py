@@ -14,6 +14,9 @@ SOURCE = REPOSITORY / "src" / "tensorprobe"
 
 # docs/architecture.md explains the table; `*` may import everything.
 GROUND = {
+    "clean_text",
+    "standard_streams",
+    "ctrl_c",
     "_version",
     "errors",
     "names",
@@ -34,6 +37,9 @@ GROUND = {
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
     "errors": set(),
+    "clean_text": set(),
+    "standard_streams": {"clean_text"},
+    "ctrl_c": {"standard_streams"},
     "names": {"errors"},
     "records": {"names"},
     "dtypes": set(),
@@ -53,7 +59,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": GROUND,
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store"},
-    "report": {"compiled", "errors", "new_file", "powers_of_ten", "records", "thread_pool"},
+    "report": {
+        "clean_text",
+        "compiled",
+        "errors",
+        "new_file",
+        "powers_of_ten",
+        "records",
+        "thread_pool",
+    },
     "compare": GROUND | {"store", "metrics", "report"},
     "replay": GROUND | {"summary", "store"},
     "precheck": GROUND | {"replay", "summary", "store", "metrics", "report"},
@@ -62,9 +76,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "show": GROUND | {"store", "metrics", "report"},
     "doctor": GROUND | {"metrics", "report"},
     "conclude": {"blame", "compare", "errors"},
-    "demo": {"blame", "capture", "compare", "conclude", "show"},
+    "ending": {"clean_text", "ctrl_c", "errors", "standard_streams"},
+    "demo": {"blame", "capture", "compare", "conclude", "ctrl_c", "ending", "report", "show"},
     "cli": {"*"},
-    "__main__": {"cli"},
+    "script_start": {"capture", "ctrl_c"},
+    "__main__": {"cli", "ctrl_c"},
     "__init__": {
         "_version",
         "blame",

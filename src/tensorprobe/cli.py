@@ -1,6 +1,6 @@
 """The command line: arguments to one call. Heavy imports happen inside the commands.
 
-Exit codes: 0 all is well, 1 a check failed, 2 something could not be read or used, 130 interrupted.
+Exit codes: see ending.py.
 
 A little past 500 lines: it is a flat list of options and examples, which is best in one place.
 """
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from tensorprobe._version import __version__
-from tensorprobe.errors import ConfigError, TensorprobeError
+from tensorprobe.clean_text import one_line
+from tensorprobe.ending import Manner, ended
+from tensorprobe.errors import ConfigError
 
-__all__ = ["complain", "main", "run"]
+__all__ = ["main", "run"]
 
 # numpy's library for matrices starts its threads when it is loaded; comparing multiplies none.
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -37,7 +39,8 @@ examples:
   tensorprobe compare dump/ trusted/ -o result      which values differ, and the first that does
   tensorprobe blame dump/ trusted/                  the operation at fault, and how sure that is
 
-Exit code 0: all is well. 2: something could not be read or used; a line says what and where.
+Exit code 0: all is well. 1: a check failed. 2: something could not be read or used; a line says
+what and where. 70: a fault of tensorprobe itself; --debug shows where. 130: interrupted.
 """
 
 _SHOW_EXAMPLES = """\
@@ -103,7 +106,8 @@ and its inputs explain. With real data (task tensor) calls are replayed in float
 or checksums the best answer that they allow is given. --json prints one object, {"culprit": name
 or null, ...}; docs/blame.md describes it.
 
-Exit code 0 also when there is a culprit: that is a result, not an error.
+Exit code 0 also when there is a culprit: that is a result, not an error. 2: something could not be
+read or used, or the proof that was asked for cannot be written.
 """
 
 _RUN_EXAMPLES = """\
@@ -145,38 +149,7 @@ Exit code 0: no call failed. 1: some did. 2: something could not be read or used
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a sign gets its number instead of an error.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    arguments = _parser().parse_args(argv)
-    try:
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-        return code
-    except TensorprobeError as err:
-        if arguments.debug:
-            raise
-        complain(str(err))
-        return 2
-    except ModuleNotFoundError as err:
-        if arguments.debug or (err.name or "").startswith("tensorprobe"):
-            raise
-        complain(f"this command needs the package {err.name}, which is not installed here")
-        return 2
-    except KeyboardInterrupt as err:
-        complain(f"interrupted; {err}" if str(err) else "interrupted")
-        return 130
-    except BrokenPipeError:
-        # The reader of our output has seen enough, as `head` has; Python must not try again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as err:
-        if arguments.debug:
-            raise
-        complain(f"the output cannot be written: {err.strerror or err}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
+    return ended(partial(_run_command, argv))
 
 
 def run() -> int:
@@ -187,15 +160,24 @@ def run() -> int:
     return code
 
 
-def complain(text: str) -> None:
-    """Print what is wrong to stderr, in one line whatever a file's name holds."""
-    line = "".join(sign if sign.isprintable() else " " for sign in text)
-    sys.stderr.write(f"tensorprobe: {' '.join(line.split())}\n")
+def _run_command(argv: Sequence[str] | None, manner: Manner) -> int:
+    arguments = _parser().parse_args(argv)
+    manner.debug = manner.debug or arguments.debug
+    manner.stops_unread = arguments.run is _show
+    code: int = arguments.run(arguments)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that shows an argument, which may be the name of a file, and does not obey it."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
 
 
 def _parser() -> argparse.ArgumentParser:
     formatter = _help_formatter()
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="tensorprobe",
         description="Find the operation that makes two PyTorch runs disagree.",
         epilog=_EXAMPLES,
@@ -590,7 +572,3 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     print_findings(examine(), as_json=arguments.json)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

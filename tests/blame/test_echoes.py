@@ -10,7 +10,7 @@ from planted import Kernels, aten, capture, scaled
 from torch import nn
 
 from tensorprobe import PrecisionDebugger, blame
-from tensorprobe.demo import capture_step
+from tensorprobe.demo.faulty_norm import capture_step
 
 
 class TwoFaults(Kernels):

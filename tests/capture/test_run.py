@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorprobe import open_dump
-from tensorprobe.capture import script
+from tensorprobe import open_dump, script_start
 from tensorprobe.capture.launch import rewrite_command
 from tensorprobe.capture.script import run_script
 from tensorprobe.cli import main
@@ -292,8 +291,8 @@ def test_the_last_line_tells_of_a_debugger_of_the_script_itself(tmp_path: Path) 
 # --- the command line -------------------------------------------------------------------------
 
 
-START = str(Path(script.__file__).with_name("script_start.py"))
-MODULE = "tensorprobe.capture.script"
+START = str(Path(script_start.__file__))
+MODULE = "tensorprobe.script_start"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from tensorprobe.report.xlsx_cells import RowWriter
 needs_compiled = pytest.mark.skipif(load_row_text() is None, reason="nothing was compiled")
 
 texts = st.text(st.characters(exclude_categories=()), max_size=20) | st.text(
-    st.sampled_from(" ,\"'\r\n\t=+-@<>&_x0041\0é"), max_size=12
+    st.sampled_from(" ,\"'\r\n\t=+-@<>&_x0041\0é\x1b\x7f\x85\u061c\u180e\u202e\ufeff＝中…"),
+    max_size=12,
 )
 cells = st.none() | st.booleans() | st.integers() | st.floats() | texts
 rows = st.lists(cells, max_size=40) | st.lists(cells, max_size=6).map(tuple)

@@ -25,7 +25,7 @@ from tensorprobe.errors import ReportError
 from tensorprobe.report import xlsx
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.json_table import write_json
-from tensorprobe.report.table import Cell, Table
+from tensorprobe.report.table import Cell, Lines, Table
 from tensorprobe.report.xlsx import write_xlsx
 from tensorprobe.report.xlsx_cells import LONGEST_TEXT
 
@@ -85,7 +85,7 @@ def test_no_text_is_a_formula(tmp_path: Path, text: str) -> None:
     assert (title[0], row) == (wanted, [wanted, "1.0"])
 
 
-@pytest.mark.parametrize("text", ["-inf", "-inf\t", "+0.5", "-3.25%", "-1e-05"])
+@pytest.mark.parametrize("text", ["-inf", "+0.5", "-3.25%", "-1e-05"])
 def test_numbers_in_texts_stay_as_they_are_in_csv(tmp_path: Path, text: str) -> None:
     write_csv(tmp_path / "a.csv", Table("t", ("a",), [(text,)]))
     assert csv_rows(tmp_path / "a.csv")[1] == [text]
@@ -95,8 +95,9 @@ HOSTILE = {
     "\0\x01\x1f|\ud800|\uffff": "���|�|�",
     "<b>&amp;]]>": "<b>&amp;]]>",
     " two  spaces ": " two  spaces ",
-    "tab\t": "tab\t",
-    "line\nline": "line\nline",
+    "tab\t": "tab�",
+    "line\nline": "line�line",
+    "\x1b[2J\x9b\u202e\u061c\u200b\ufeff": "�[2J�����",
     "\U0001f600": "\U0001f600",
 }
 
@@ -105,6 +106,13 @@ HOSTILE = {
 def test_texts_come_back(tmp_path: Path, text: str) -> None:
     write_xlsx(tmp_path / "a.xlsx", [Table(text, (text,), [(text,)])])
     assert cells_of(tmp_path / "a.xlsx") == [[HOSTILE[text]]]
+
+
+def test_a_workbook_tells_no_time(tmp_path: Path) -> None:
+    """A zip counts from 1980, and a clock that was never set stands before that."""
+    write_xlsx(tmp_path / "a.xlsx", [Table("t", ("a",), [("b",)])])
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as archive:
+        assert {part.date_time for part in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_a_text_that_looks_like_an_escape_is_escaped(tmp_path: Path) -> None:
@@ -247,7 +255,7 @@ def test_csv_has_numbers_as_python_prints_them(tmp_path: Path) -> None:
     row = [0.1, 1e-05, 3, 1.0, True, None, math.nan, -math.inf, 'say "x", y', "a\nb", "\ud800\0"]
     write_csv(tmp_path / "a.csv", Table("t", tuple("abcdefghijk"), [row] * 3))
     text = (tmp_path / "a.csv").read_text(encoding="utf-8")
-    line = '0.1,1e-05,3,1.0,True,,nan,-inf,"say ""x"", y","a\nb",��\n'
+    line = '0.1,1e-05,3,1.0,True,,nan,-inf,"say ""x"", y",a�b,��\n'
     assert text == "a,b,c,d,e,f,g,h,i,j,k\n" + line * 3
 
 
@@ -341,3 +349,13 @@ def test_an_interrupted_process_leaves_nothing(tmp_path: Path, kind: str) -> Non
     assert process.wait(20) != 0
     process.stdout.close()
     assert os.listdir(tmp_path) == []
+
+
+def test_only_lines_of_ours_end_inside_a_cell(tmp_path: Path) -> None:
+    lines = Lines.of(["far off", "name\n\x1b[2J"])
+    table = Table("t", ("a", "b"), [(lines, "name\nforged"), ("=1", lines)])
+    write_csv(tmp_path / "a.csv", table)
+    write_xlsx(tmp_path / "a.xlsx", [table])
+    wanted = [["far off\nname��[2J", "name�forged"], ["=1", "far off\nname��[2J"]]
+    assert cells_of(tmp_path / "a.xlsx") == wanted
+    assert csv_rows(tmp_path / "a.csv")[1:] == [wanted[0], ["'=1", wanted[1][1]]]

@@ -1,6 +1,6 @@
 """The command `msprobe`: its arguments in, one command of tensorprobe out.
 
-Exit codes are those of tensorprobe: 0 all is well, 1 a check failed, 2 something cannot be used.
+Exit codes are those of tensorprobe: see tensorprobe.ending.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from tensorprobe.clean_text import one_line
 from tensorprobe.cli import main as tensorprobe
-from tensorprobe.errors import TensorprobeError
+from tensorprobe.ending import Manner, ended
 
 __all__ = ["main"]
 
@@ -57,6 +59,13 @@ is missing.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of msprobe by tensorprobe and return the exit code."""
+    words: list[str] = []
+    # Its own arguments first: what is wrong with them is told as what is wrong with ours.
+    return ended(partial(_translate, argv, words)) or tensorprobe(words)
+
+
+def _translate(argv: Sequence[str] | None, words: list[str], _: Manner) -> int:
+    """Translate a command into words of tensorprobe; returns an exit code if it cannot be."""
     parser = _parser()
     # What follows a command that is not here need not be understood.
     arguments, unknown = parser.parse_known_args(argv)
@@ -67,15 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         return _refuse(f"{arguments.command} does not know {' '.join(unknown)}; see --help")
     translate: Callable[[argparse.Namespace], list[str]] = arguments.translate
-    try:
-        words = translate(arguments)
-    except TensorprobeError as err:
-        return _refuse(str(err))
-    return tensorprobe(words)
+    words += translate(arguments)
+    return 0
 
 
 def _refuse(reason: str) -> int:
-    sys.stderr.write(f"msprobe: {reason}\n")
+    sys.stderr.write(f"msprobe: {one_line(reason)}\n")
     return 2
 
 

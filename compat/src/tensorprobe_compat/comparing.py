@@ -53,9 +53,9 @@ def compare(
         CompareError: a dump cannot be opened, an argument cannot be used, or a result cannot
             be written. It is a `tensorprobe.TensorprobeError`.
     """
-    from tensorprobe.cli import complain
     from tensorprobe.compare.command import compare_dumps
     from tensorprobe.conclude import judge_for
+    from tensorprobe.standard_streams import complain
 
     has_mapping = data_mapping is not None
     try:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.blame.conclusion import Accused
 from tensorprobe.blame.run import Investigation, investigate
 from tensorprobe.blame.text import conclusion_lines
+from tensorprobe.clean_text import one_line
 from tensorprobe.errors import RebuildError
-from tensorprobe.report.value_text import clean_text
+from tensorprobe.report.lines import print_line, warn_line
 
 __all__ = ["blame_dumps"]
 
@@ -47,14 +47,15 @@ def blame_dumps(
         answer["repro"] = None if written is None else str(written)
         answer["repro_problem"] = problem
         answer["missing"] = list(investigation.missing)
-        sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+        for line in json.dumps(answer, indent=1).splitlines():
+            print_line(line)
     else:
         for line in conclusion_lines(conclusion):
-            sys.stdout.write(line + "\n")
+            print_line(line)
         if repro is not None:
-            sys.stdout.write(f"{'proof':<12}{clean_text(str(written or f'none: {problem}'))}\n")
+            print_line(f"{'proof':<12}{written or f'none: {one_line(str(problem))}'}")
     for gap in investigation.missing:
-        sys.stderr.write(f"missing: {clean_text(gap)}\n")
+        warn_line(f"missing: {gap}")
     first = conclusion.first
     is_provable = first is not None and _nothing_to_prove(first) is None
     return 2 if (problem is not None and is_provable) or investigation.missing else 0

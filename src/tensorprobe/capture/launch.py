@@ -2,7 +2,7 @@
 
     train.py …           ─► python …/script_start.py train.py …
     torchrun … train.py  ─► torchrun … …/script_start.py train.py …
-    -m package.train …   ─► python -m tensorprobe.capture.script -m package.train …
+    -m package.train …   ─► python -m tensorprobe.script_start -m package.train …
 
 Modules are looked for as without us: after `-m` in the working directory first, by a script in its
 own folder.
@@ -32,8 +32,8 @@ __all__ = ["OPTIONS_VARIABLE", "launch", "rewrite_command"]
 OPTIONS_VARIABLE = "TENSORPROBE_RUN"
 """Where the processes find the options of `tensorprobe run`."""
 
-_MODULE = "tensorprobe.capture.script"
-_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "script_start.py")
+_MODULE = "tensorprobe.script_start"
+_SCRIPT = str(Path(__file__).absolute().parent.parent / "script_start.py")
 _PYTHON = re.compile(r"python[0-9.]*")
 # What torchrun is, and what it was before.
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
@@ -54,8 +54,6 @@ def launch(command: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
     _check_folder(config.dump_path or DEFAULT_DUMP_PATH)
     rewritten = rewrite_command(command)
     os.environ[OPTIONS_VARIABLE] = json.dumps(options)
-    sys.stdout.flush()
-    sys.stderr.flush()
     try:
         os.execvp(rewritten[0], rewritten)  # noqa: S606 - the user's own command
     except OSError as err:
@@ -79,7 +77,7 @@ def rewrite_command(command: Sequence[str]) -> list[str]:
     """Let a command run its script through `tensorprobe.capture.script`.
 
     >>> rewrite_command(["python3", "-u", "-m", "package.train", "--lr", "3"])
-    ['python3', '-u', '-m', 'tensorprobe.capture.script', '-m', 'package.train', '--lr', '3']
+    ['python3', '-u', '-m', 'tensorprobe.script_start', '-m', 'package.train', '--lr', '3']
 
     Args:
         command: `train.py …` or `-m package.train …`, with or without `python` before it;

@@ -1,7 +1,7 @@
 """Capture a script that was not edited: what `tensorprobe run` starts.
 
-    python script_start.py train.py …                       ─┐
-    python -m tensorprobe.capture.script -m package.train … ─┴─► main ─► run_script
+    python script_start.py train.py …                     ─┐
+    python -m tensorprobe.script_start -m package.train … ─┴─► main ─► run_script
 
 Steps follow the optimizer: one ends when the optimizer has made its step, whose own work is left
 out, as between `stop` and `step` of an edited script.
@@ -32,7 +32,9 @@ from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.capture.mode_places import is_in_backward_pass
 from tensorprobe.capture.notices import Notices
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
+from tensorprobe.ctrl_c import give_back
 from tensorprobe.errors import ConfigError
+from tensorprobe.standard_streams import complain, reserve_descriptors
 from tensorprobe.store.forks import in_process, this_process
 
 __all__ = ["main", "run_script"]
@@ -55,11 +57,12 @@ def main() -> NoReturn:
     Raises:
         SystemExit: always.
     """
+    reserve_descriptors()
     try:
         options = json.loads(os.environ.pop(OPTIONS_VARIABLE, "{}"))
         run_script(sys.argv[1:], load_config(**options))
     except ConfigError as err:
-        sys.stderr.write(f"tensorprobe: {err}\n")
+        complain(str(err))
         sys.exit(2)
 
 
@@ -83,6 +86,7 @@ def run_script(words: Sequence[str], config: Config) -> NoReturn:
                 undo.callback(handle.remove)
             debugger.__enter__()
         try:
+            give_back()
             run()
         except Exception as err:  # noqa: BLE001 - shown as Python shows it
             _show_error(err)
@@ -200,7 +204,7 @@ def _finish(debugger: PrecisionDebugger, config: Config, process: int) -> None:
             text = f"captured {steps}; look with: tensorprobe show {path}"
         if not is_latest(debugger):
             text = f"the script made a debugger of its own, which took over; before that, {text}"
-        sys.stderr.write(f"tensorprobe: {text}\n")
+        complain(text)
 
 
 def _show_error(err: Exception) -> None:
@@ -239,9 +243,3 @@ def _is_ours(traceback: TracebackType) -> bool:
 
 def _file_of(traceback: TracebackType) -> str:
     return traceback.tb_frame.f_code.co_filename
-
-
-if __name__ == "__main__":
-    # The new __main__ replaces this one, whose functions are still running.
-    _this = sys.modules["__main__"]
-    main()

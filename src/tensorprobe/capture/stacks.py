@@ -20,7 +20,13 @@ __all__ = ["StackReader"]
 _OWN_FOLDER = str(Path(__file__).parent)
 # Between a user's call and our watcher torch puts frames that say nothing; below a script stand
 # those by which we run it.
-_PASSED_OVER = frozenset((torch.overrides.__file__, runpy.run_module.__code__.co_filename))
+_PASSED_OVER = frozenset(
+    (
+        torch.overrides.__file__,
+        runpy.run_module.__code__.co_filename,
+        str(Path(__file__).parent.with_name("script_start.py")),
+    )
+)
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _DEEPEST = 200
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tensorprobe.clean_text import clean_text
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, SavedValue, parse_call
 from tensorprobe.report.table import new_report
@@ -87,7 +88,8 @@ class Advice(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"Line: {self.line}\nSuspect Nodes: {self.node}\nExpert Advice: {self.text}\n"
+        lines = (("Line", self.line), ("Suspect Nodes", self.node), ("Expert Advice", self.text))
+        return "".join(f"{title}: {clean_text(text)}\n" for title, text in lines)
 
 
 def write_advice(path: Path, advice: Advice) -> None:

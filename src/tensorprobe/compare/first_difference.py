@@ -76,11 +76,9 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
         result = "value" if is_saved_value(call.name) else "output"
         is_same = not any(row.verdict == "failed" and row.state == result for row in call.rows)
         items = list(self._items(call))
-        entry = json.dumps({"is_same": is_same, "op_items": items}, ensure_ascii=False)
+        entry = json.dumps({"is_same": is_same, "op_items": items})
         before = ",\n" if self._count else "\n"
-        # A name may hold half of a surrogate pair, which no file can.
-        text = f"{before}{json.dumps(call.name)}: {entry}"
-        self._file.write(text.encode("utf-8", "backslashreplace").decode())
+        self._file.write(f"{before}{json.dumps(call.name)}: {entry}")
         if not is_same and self._first_output is None and not is_uninitialised(call.name):
             if not is_filled_later(call.name):
                 self._first_output = self._node(call, items)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from tensorprobe.compare.pairs import CallRows, Row
 from tensorprobe.report.compare_columns import Mode, columns_of
-from tensorprobe.report.table import Cell, Fill
+from tensorprobe.report.table import Cell, Fill, Lines
 
 __all__ = ["Highlighter"]
 
@@ -96,7 +96,8 @@ class Highlighter:
         if not reasons:
             return None
         message = cells[self._message]
-        cells[self._message] = "\n".join([str(message), *reasons] if message else reasons)
+        lines = [str(message), *reasons] if message else reasons
+        cells[self._message] = lines[0] if len(lines) == 1 else Lines.of(lines)
         return "red" if red else "yellow"
 
     def _hold_against(

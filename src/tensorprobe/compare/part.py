@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
+from tensorprobe.clean_text import clean_text
 from tensorprobe.compare.advise import Failure, advise, by_the_table, write_advice
 from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
@@ -291,7 +292,8 @@ class PartComparison:
             return True
         if sum(len(call.leaves) for call in candidate.read_leaves()) < ROWS_PER_SHEET:
             return True
-        _LOG.warning("%s needs more than one sheet, so its rows get no colours", candidate.label)
+        label = clean_text(candidate.label)
+        _LOG.warning("%s needs more than one sheet, so its rows get no colours", label)
         return False
 
     def _calls(self) -> Iterator[CallRows]:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.clean_text import one_line
 from tensorprobe.compare.advise import by_the_table, write_advice
 from tensorprobe.compare.evidence import AskWho, PartEvidence
 from tensorprobe.compare.first_difference import add_answer, write_differences
@@ -116,7 +117,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     candidate, reference = _open(inputs.candidate), _open(inputs.reference)
     for dump in (candidate, reference):
         if dump.notice is not None:
-            _LOG.warning("%s", dump.notice)
+            _LOG.warning("%s", one_line(dump.notice))
     if inputs.stack is not None and len(candidate.parts) == 1:
         candidate.parts[0].read_stacks_from(inputs.stack)
     pairs, problems = pair_parts(candidate, reference)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from tensorprobe.clean_text import one_line
 from tensorprobe.overflow.session import JudgedOverflow, overflow_dump
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.dump_text import print_gaps
+from tensorprobe.report.lines import print_line
 from tensorprobe.report.overflow_text import OriginLine, print_overflow_end
 
 __all__ = ["run_overflow"]
@@ -28,8 +29,8 @@ def run_overflow(dump: str, **options: Any) -> int:
         nonlocal last_part
         if overflow.part != last_part:
             last_part = overflow.part
-            sys.stdout.write(f"{overflow.part}:\n")
-        sys.stdout.write(f"{overflow.sentence}\n")
+            print_line(f"{overflow.part}:")
+        print_line(one_line(overflow.sentence))
 
     report = overflow_dump(dump, on_judged=show, **options)
     verdicts = [overflow.verdict for overflow in report.overflows]
@@ -39,7 +40,6 @@ def run_overflow(dump: str, **options: Any) -> int:
         origins=[OriginLine(o.part, o.name, o.made, o.inputs, o.outputs) for o in report.origins],
         path=report.path,
     )
-    sys.stdout.flush()
     print_gaps(QuietConsole(stderr=True), report.gaps)
     if report.has_abnormal:
         return 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tensorprobe.clean_text import clean_text
 from tensorprobe.precheck.session import PrecheckReport, precheck_dump
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.dump_text import print_gaps
@@ -41,7 +42,7 @@ def run_precheck(dump: str, **options: Any) -> int:
         task = progress.add_task("starting", total=None)
 
         def show(done: int, total: int, name: str) -> None:
-            progress.update(task, completed=done, total=total, description=name)
+            progress.update(task, completed=done, total=total, description=clean_text(name))
 
         report = precheck_dump(dump, on_progress=show, **options)
     print_precheck(
@@ -56,7 +57,6 @@ def run_precheck(dump: str, **options: Any) -> int:
         paths=(*report.result_paths, *report.details_paths),
         seconds=report.seconds,
     )
-    sys.stdout.flush()
     print_gaps(errors, report.gaps)
     if report.has_errors:
         return 1

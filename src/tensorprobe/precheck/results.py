@@ -20,14 +20,13 @@ from typing import BinaryIO
 from tensorprobe.errors import DumpError, ReportError
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.report.accuracy_titles import DETAIL_TITLES, RESULT_TITLES
+from tensorprobe.report.csv_table import harmless_cell
 
-__all__ = ["ResultFiles", "make_folder", "new_stamp", "stamp_of"]
+__all__ = ["ResultFiles", "cell_of", "make_folder", "new_stamp", "stamp_of"]
 
 # Spreadsheets take a file without it for another encoding.
 _MARK = "\ufeff"
 _NAME = re.compile(r"accuracy_checking_(?:result|details)_(?:.*_)?(?P<stamp>[0-9]{14})\.csv")
-# A cell that starts with one of these is a formula to a spreadsheet.
-_FORMULA = ("=", "+", "-", "@")
 # The columns of a detail but for its name, dtypes, shape, status and message.
 _METRICS = len(DETAIL_TITLES) - 6
 
@@ -150,7 +149,7 @@ class ResultFiles:
             return
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([_harmless(cell) for cell in row] for row in rows)
+        writer.writerows([cell_of(cell) for cell in row] for row in rows)
         file.write((mark + text.getvalue()).encode())
         file.flush()
 
@@ -161,16 +160,9 @@ def _detail_cells(row: OutputRow) -> tuple[str, ...]:
     return (*start, *metrics, row.status, row.message, *tolerance)
 
 
-def _harmless(cell: str) -> str:
-    """Return a cell that is one line and no formula; a number may be negative."""
-    line = " ".join(cell.split()) if cell != " " else cell
-    if not line.startswith(_FORMULA):
-        return line
-    try:
-        float(line)
-    except ValueError:
-        return f"'{line}"
-    return line
+def cell_of(text: str) -> str:
+    """Return a text as a cell holds it: one line and no formula."""
+    return harmless_cell(" ".join(text.split()) if text != " " else text)
 
 
 def _row_of_whole(result: CallResult) -> OutputRow:

@@ -169,7 +169,7 @@ class RunRecord:
         return known
 
     def _write(self) -> None:
-        text = json.dumps(self._known, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(self._known, indent=1) + "\n"
         try:
             write_whole_file(self.path, [text.encode()])
         except OSError as err:

@@ -16,7 +16,7 @@ from typing import Any
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck.outcome import CallResult
 from tensorprobe.precheck.plan import PlannedCall, plan_calls
-from tensorprobe.precheck.results import ResultFiles, make_folder, new_stamp, stamp_of
+from tensorprobe.precheck.results import ResultFiles, cell_of, make_folder, new_stamp, stamp_of
 from tensorprobe.precheck.run_record import RunRecord, Told, fingerprint
 from tensorprobe.records import Gap
 from tensorprobe.replay.memory import require_memory
@@ -240,7 +240,7 @@ class _Part:
         self.files = files
         self.lines: list[CheckedLine] = []
         self._early: dict[str, CallResult] = {}
-        shown = [call.shown for call in planned]
+        shown = [cell_of(call.shown) for call in planned]
         done = [row[0] for row in self.files.done]
         if done != shown[: len(done)]:
             raise DumpError(

@@ -110,22 +110,33 @@ static Outcome put_number(Buffer *buffer, PyObject *cell, long long largest)
     return DONE;
 }
 
+/* Whether a byte is a control, or begins a sign that may be one or may have no shape: a mark that
+ * reorders text is one of U+061C, U+200E to U+206F and so on. CJK, Greek, Cyrillic are not.
+ * Without a branch, so that the compiler looks at many bytes at once. */
+static inline unsigned char may_command(unsigned char c)
+{
+    return (c < 32) | (c == 127) | (c == 0xC2) | ((unsigned char)(c - 0xD8) <= 4) |
+           ((unsigned char)(c - 0xE0) <= 2) | (c >= 0xEF);
+}
+
 static Outcome put_csv_text(Buffer *buffer, PyObject *cell)
 {
     Py_ssize_t length;
     const char *text = utf8_of(cell, &length);
     if (!text)
         return PyErr_Occurred() ? FAILED : UNUSUAL;
-    if (length && strchr("=+-@\t\r", text[0])) /* matches NUL, too */
+    if (length && strchr("=+-@", text[0])) /* matches NUL, too */
         return UNUSUAL;
-    Py_ssize_t quotes = 0, special = 0;
+    Py_ssize_t quotes = 0, commas = 0;
+    unsigned char odd = 0;
     for (Py_ssize_t i = 0; i < length; i++) {
         quotes += text[i] == '"';
-        special += (text[i] == ',') | (text[i] == '\n') | (text[i] == '\r');
-        if (!text[i])
-            return UNUSUAL;
+        commas += text[i] == ',';
+        odd |= may_command((unsigned char)text[i]);
     }
-    if (!quotes && !special)
+    if (odd)
+        return UNUSUAL;
+    if (!quotes && !commas)
         return put(buffer, text, (size_t)length) ? DONE : FAILED;
     if (!reserve(buffer, (size_t)(length + quotes + 2)))
         return FAILED;

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprobe.report.value_text import clean_text
+from tensorprobe.report.lines import print_line, warn_line
 
 __all__ = ["PartSummary", "print_answer", "print_call", "print_summary", "show_progress"]
 
@@ -53,14 +53,14 @@ class PartSummary:
 
 def print_call(line: str) -> None:
     """Print what came out for one call."""
-    sys.stdout.write(clean_text(line) + "\n")
+    print_line(line)
 
 
 def print_answer(lines: Sequence[str]) -> None:
     """Print who is at fault, and an empty line."""
     for line in lines:
-        sys.stdout.write(clean_text(line) + "\n")
-    sys.stdout.write("\n")
+        print_line(line)
+    print_line()
 
 
 def print_summary(
@@ -70,67 +70,63 @@ def print_summary(
 
     Of many ranks only those are shown in which something fails or has no partner.
     """
-    out = sys.stdout
     if len(parts) > _MANY:
         _print_many(parts)
     else:
         for part in parts:
             _print_part(part)
             for file in part.files:
-                out.write(f"  {clean_text(str(file))}\n")
+                print_line(f"  {file}")
     for file in extra_files:
-        out.write(f"{clean_text(str(file))}\n")
-    out.flush()
+        print_line(str(file))
     for problem in missing[:_LISTED]:
-        sys.stderr.write(f"missing: {clean_text(problem)}\n")
+        warn_line(f"missing: {problem}")
     if len(missing) > _LISTED:
-        sys.stderr.write(f"missing: … and {len(missing) - _LISTED} more\n")
+        warn_line(f"missing: … and {len(missing) - _LISTED} more")
 
 
 def _print_many(parts: Sequence[PartSummary]) -> None:
-    out = sys.stdout
     total = sum(part.compared for part in parts)
     kinds = " and ".join(dict.fromkeys(part.kind for part in parts))
     counts = _counts(
         *(sum(getattr(part, name) for part in parts) for name in ("passed", "failed", "open"))
     )
-    out.write(f"{len(parts)} ranks and steps: {total} values compared by {kinds}: {counts}\n")
+    print_line(f"{len(parts)} ranks and steps: {total} values compared by {kinds}: {counts}")
     shown = [part for part in parts if part.failed or part.unmatched or part.reference_only]
     for part in shown[:_LISTED]:
         _print_part(part)
     if len(shown) > _LISTED:
         labels = ", ".join(part.label for part in shown[_LISTED : 2 * _LISTED])
         more = ", …" if len(shown) > 2 * _LISTED else ""
-        out.write(f"… and {len(shown) - _LISTED} more like these: {labels}{more}\n")
+        print_line(f"… and {len(shown) - _LISTED} more like these: {labels}{more}")
     by_folder: dict[Path, list[str]] = {}
     for part in parts:
         for file in part.files:
             by_folder.setdefault(file.parent, []).append(file.name)
     for folder, names in by_folder.items():
         first = ", ".join(file.name for file in parts[0].files if file.parent == folder)
-        out.write(clean_text(f"{len(names)} files in {folder}: {first}, …") + "\n")
+        print_line(f"{len(names)} files in {folder}: {first}, …")
 
 
 def _print_part(part: PartSummary) -> None:
-    out = sys.stdout
     counts = _counts(part.passed, part.failed, part.open)
-    out.write(f"{part.label}: {part.compared} values compared by {part.kind}: {counts}\n")
+    print_line(f"{part.label}: {part.compared} values compared by {part.kind}: {counts}")
     if part.unmatched or part.reference_only:
-        out.write(
+        print_line(
             f"  unmatched: {part.unmatched} values of the candidate, "
-            f"{part.reference_only} calls and values of the reference\n"
+            f"{part.reference_only} calls and values of the reference"
         )
         for example in part.examples:
-            out.write(f"    {clean_text(example)}\n")
+            print_line(f"    {example}")
         if part.unmatched > part.compared:
-            out.write(
+            print_line(
                 "    most values have no partner: are these runs of one model, captured alike? "
-                "--fuzzy matches calls whose numbers differ\n"
+                "--fuzzy matches calls whose numbers differ"
             )
     if part.first_failure is not None:
-        out.write(f"  first that fails: {clean_text(part.first_failure)}\n")
+        print_line(f"  first that fails: {part.first_failure}")
     if part.advice:
-        out.write(f"  {clean_text(part.advice)}\n")
+        print_line(f"  {part.advice}")
 
 
 def _counts(passed: int, failed: int, undecided: int) -> str:

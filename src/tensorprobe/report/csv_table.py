@@ -1,7 +1,8 @@
 """Write a table as CSV: UTF-8, lines that end in LF, numbers as Python prints them.
 
 A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers, also those
-in a text such as `-inf`, stay as they are.
+in a text such as `-inf`, stay as they are. Signs that a terminal obeys are replaced, with them
+ends of lines that are not ours: the file is also read with `cat` and `grep`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
+from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
-from tensorprobe.report.table import Cell, Table, new_report
+from tensorprobe.report.table import Cell, Lines, Table, new_report
 
-__all__ = ["write_csv"]
+__all__ = ["harmless_cell", "write_csv"]
 
 _ROWS_PER_WRITE = 2000
 # What starts a formula in one spreadsheet or another.
-_FORMULA_STARTS = frozenset("=+-@\t\r")
-_QUOTED = re.compile(r'[",\r\n]')
-_SPECIAL = re.compile(r'[",\r\n\0]')
+_FORMULA_STARTS = tuple("=+-@＝＋－＠")
+_QUOTED = re.compile(r'[",\n]')
 
 
 def write_csv(path: str | os.PathLike[str], table: Table) -> None:
@@ -64,12 +65,21 @@ def _cell_text(value: Cell) -> str:
     if not isinstance(value, str):
         # A number of numpy prints its type in its repr.
         return repr(float(value)) if isinstance(value, float) else str(value)
-    if value[:1] in _FORMULA_STARTS and not _is_number(value):
-        value = "'" + value
-    if not _SPECIAL.search(value):
-        return value
-    quoted = value.replace("\0", "�").replace('"', '""')
-    return f'"{quoted}"' if _QUOTED.search(quoted) else quoted
+    text = harmless_cell(value)
+    if not _QUOTED.search(text):
+        return text
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"'
+
+
+def harmless_cell(text: str) -> str:
+    r"""Return a text that is no formula to a spreadsheet and no command to a terminal.
+
+    >>> harmless_cell("=cmd()"), harmless_cell("-1.5%"), harmless_cell("a\x1b\nb")
+    ("'=cmd()", '-1.5%', 'a��b')
+    """
+    cell = text if isinstance(text, Lines) else clean_text(text)
+    return f"'{cell}" if cell.startswith(_FORMULA_STARTS) and not _is_number(cell) else cell
 
 
 def _is_number(text: str) -> bool:

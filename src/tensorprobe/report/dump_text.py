@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.text import Text
 
 from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, Leaf, TensorValue
+from tensorprobe.report.console import print_styled
 from tensorprobe.report.rows import Branch, Details, Histogram, TensorDetails
-from tensorprobe.report.value_text import clean_text, number_text, shape_text, value_text
+from tensorprobe.report.value_text import number_text, shape_text, value_text
 
 __all__ = ["print_details", "print_gaps", "print_part_title", "print_tree"]
 
@@ -38,7 +40,7 @@ def print_part_title(console: Console, label: str, info: DumpInfo, calls: int) -
         f"{calls} call{'' if calls == 1 else 's'}",
         *([] if info.complete else ["incomplete"]),
     ]
-    _print(console, Text.assemble((label, "bold"), "  ", (" · ".join(facts), "dim")))
+    print_styled(console, Text.assemble((label, "bold"), "  ", (" · ".join(facts), "dim")))
 
 
 def print_tree(console: Console, branches: Iterable[Branch]) -> int:
@@ -47,57 +49,48 @@ def print_tree(console: Console, branches: Iterable[Branch]) -> int:
     for branch in branches:
         margin = "  " * min(branch.depth, _DEEPEST_SHOWN)
         style = "bold cyan" if branch.name.startswith("Module.") else "bold"
-        _print(console, Text.assemble(margin, (branch.name, style), *_marks(branch.call)))
+        print_styled(console, Text.assemble(margin, (branch.name, style), *_marks(branch.call)))
         if branch.call is not None:
             count += 1
             for line in _value_lines(branch.call, margin + "    "):
-                _print(console, line)
+                print_styled(console, line)
     return count
 
 
 def print_details(console: Console, details: Details) -> None:
     """Print everything about one call."""
     call = details.call
-    _print(console, Text.assemble((call.name, "bold"), *_marks(call)))
+    print_styled(console, Text.assemble((call.name, "bold"), *_marks(call)))
     if details.parent:
-        _print(console, Text.assemble(("  inside  ", "dim"), details.parent))
+        print_styled(console, Text.assemble(("  inside  ", "dim"), details.parent))
     if details.children:
         shown = ", ".join(details.children[:6]) + (", …" if len(details.children) > 6 else "")
-        _print(console, Text.assemble(("  around  ", "dim"), shown))
+        print_styled(console, Text.assemble(("  around  ", "dim"), shown))
     _print_heading(console, "values")
     for line in _value_lines(call, "  ", digits=9, with_data=True):
-        _print(console, line)
+        print_styled(console, line)
     for tensor in details.tensors:
         _print_heading(console, f"data of {_place(tensor.leaf)}")
         for line in _data_lines(tensor):
-            _print(console, line)
+            print_styled(console, line)
     if details.stack:
         _print_heading(console, "call stack, innermost first")
         for line in _stack_lines(details.stack):
-            _print(console, line)
+            print_styled(console, line)
 
 
 def print_gaps(console: Console, gaps: tuple[Gap, ...]) -> None:
-    """Print what is missing or damaged, a line each."""
+    """Print what is missing or damaged, a line each, behind what stdout has so far."""
+    sys.stdout.flush()
     for gap in gaps[:_LISTED_GAPS]:
-        _print(console, Text.assemble(("missing: ", "bold red"), str(gap)))
+        print_styled(console, Text.assemble(("missing: ", "bold red"), str(gap)))
     if len(gaps) > _LISTED_GAPS:
-        _print(console, Text(f"… and {len(gaps) - _LISTED_GAPS} more; --json lists them all"))
+        print_styled(console, Text(f"… and {len(gaps) - _LISTED_GAPS} more; --json lists them all"))
 
 
 def _print_heading(console: Console, title: str) -> None:
-    _print(console, Text())
-    _print(console, Text(title, "bold underline"))
-
-
-def _print(console: Console, text: Text) -> None:
-    """Print one line; what a file put into it cannot end it or move the cursor."""
-    text.plain = clean_text(text.plain)
-    if console.is_terminal:
-        console.print(text, soft_wrap=True, highlight=False)
-    else:
-        # Many times faster than through rich, which would only take the colours off again.
-        console.file.write(text.plain + "\n")
+    print_styled(console, Text())
+    print_styled(console, Text(title, "bold underline"))
 
 
 def _marks(call: CallRecord | None) -> list[tuple[str, str]]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from tensorprobe.report.console import print_styled
+
 __all__ = ["OriginLine", "print_overflow_end"]
 
 _STYLES = {"abnormal": "bold red", "normal": "green", "not judged": "yellow"}
@@ -41,12 +43,12 @@ def print_overflow_end(
         for verdict, count in counts.items():
             line.append(", " if line else "")
             line.append(f"{count} {verdict}", style=_STYLES.get(verdict, ""))
-        console.print(line)
+        print_styled(console, line)
     else:
-        console.print("No call overflowed.")
+        print_styled(console, Text("No call overflowed."))
     if origins:
         _print_origins(console, origins)
-    console.print(Text(f"written: {path}"), soft_wrap=True)
+    print_styled(console, Text(f"written: {path}"))
 
 
 def _print_origins(console: Console, origins: Sequence[OriginLine]) -> None:
@@ -56,14 +58,12 @@ def _print_origins(console: Console, origins: Sequence[OriginLine]) -> None:
     else:
         said = "No recorded call made it; the first call that was given a value that is not finite"
     line = f"{said}: {first.name} in {first.part}, {_described(first)}"
-    console.print(Text(line, style="bold"), soft_wrap=True)
+    print_styled(console, Text(line, style="bold"))
     for other in others[:_MOST_RANKS]:
         verb = "made its first in" if other.made else "was given its first in"
-        console.print(
-            Text(f"  {other.part} {verb} {other.name}, {_described(other)}"), soft_wrap=True
-        )
+        print_styled(console, Text(f"  {other.part} {verb} {other.name}, {_described(other)}"))
     if len(others) > _MOST_RANKS:
-        console.print(f"  and {len(others) - _MOST_RANKS} more")
+        print_styled(console, Text(f"  and {len(others) - _MOST_RANKS} more"))
 
 
 def _described(origin: OriginLine) -> str:

@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tensorprobe.clean_text import clean_text, one_line
+from tensorprobe.report.console import print_styled
+
 __all__ = ["CallLine", "print_precheck"]
 
 _STYLES = {"error": "bold red", "warning": "yellow", "pass": "green", "SKIP": "dim"}
@@ -53,25 +56,31 @@ def print_precheck(
         for title in (*(["part"] if has_parts else []), "call", "forward", "backward", "why"):
             table.add_column(title, overflow="fold")
         for line in worst[:_MOST_LINES]:
-            cells = [Text(line.part)] if has_parts else []
-            cells += [Text(line.name), _styled(line.forward), _styled(line.backward)]
-            table.add_row(*cells, Text(line.message))
+            cells = [_cell(line.part)] if has_parts else []
+            cells += [_cell(line.name), _verdict(line.forward), _verdict(line.backward)]
+            table.add_row(*cells, _cell(one_line(line.message)))
         console.print(table)
         if len(worst) > _MOST_LINES:
-            console.print(f"… and {len(worst) - _MOST_LINES} more in the result file")
-        console.print()
+            print_styled(console, Text(f"… and {len(worst) - _MOST_LINES} more in the result file"))
+        print_styled(console, Text())
     if skipped:
-        console.print("skipped:")
+        print_styled(console, Text("skipped:"))
         for reason, count in sorted(skipped.items(), key=lambda item: -item[1])[:_MOST_LINES]:
-            console.print(Text(f"  {count:6}  {reason}"), soft_wrap=True)
-        console.print()
+            print_styled(console, Text(f"  {count:6}  {one_line(reason)}"))
+        print_styled(console, Text())
     total = sum(counts.values())
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     repeated = f" (for {stands_for} in the dump)" if stands_for > total else ""
-    console.print(Text(f"{total} calls{repeated}: {verdicts or 'none'}; {seconds:.1f} s"))
+    text = f"{total} calls{repeated}: {verdicts or 'none'}; {seconds:.1f} s"
+    print_styled(console, Text(text))
     for path in paths:
-        console.print(Text(str(path)), soft_wrap=True)
+        print_styled(console, Text(str(path)))
 
 
-def _styled(verdict: str) -> Text:
-    return Text(verdict, style=_STYLES.get(verdict, ""))
+def _cell(text: str) -> Text:
+    # The table breaks lines itself; what a file put into a cell must not.
+    return Text(clean_text(text))
+
+
+def _verdict(verdict: str) -> Text:
+    return Text(clean_text(verdict), style=_STYLES.get(verdict, ""))

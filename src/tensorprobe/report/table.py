@@ -16,10 +16,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from tensorprobe.clean_text import clean_text
 from tensorprobe.errors import ReportError
 from tensorprobe.new_file import new_file
 
-__all__ = ["Cell", "Fill", "Table", "new_report"]
+__all__ = ["Cell", "Fill", "Lines", "Table", "new_report"]
+
+
+class Lines(str):
+    r"""A cell of several lines; in every other text an end of a line is somebody else's.
+
+    >>> Lines.of(["far off", "a\x1b\nb"])
+    'far off\na��b'
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, lines: Iterable[str]) -> Lines:
+        """Return a cell of some lines, each of which stays one."""
+        return cls("\n".join(map(clean_text, lines)))
+
 
 Cell: TypeAlias = str | float | int | bool | None
 Fill: TypeAlias = Literal["red", "yellow"]

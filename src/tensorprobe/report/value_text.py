@@ -23,22 +23,9 @@ from tensorprobe.records import (
     Value,
 )
 
-__all__ = ["clean_text", "json_number", "number_text", "shape_text", "value_json", "value_text"]
+__all__ = ["json_number", "number_text", "shape_text", "value_json", "value_text"]
 
 _LONGEST_TEXT = 60
-
-
-# A name in a file may try to move the cursor, change colours or forge a line of ours.
-_CONTROLS = dict.fromkeys((*range(32), *range(127, 160), 8232, 8233), "�")
-
-
-def clean_text(text: str) -> str:
-    r"""Return a text that a terminal shows and does not obey; its length stays.
-
-    >>> clean_text("a\x1b[31m\nb")
-    'a�[31m�b'
-    """
-    return text.translate(_CONTROLS)
 
 
 def number_text(number: Number | None, digits: int = 6) -> str:

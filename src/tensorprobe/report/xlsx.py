@@ -249,7 +249,10 @@ def _write_parts(archive: zipfile.ZipFile, sheets: Sequence[_Sheet]) -> None:
         "xl/styles.xml": _styles(),
     }
     for name, text in parts.items():
-        archive.writestr(name, _XML + text)
+        # Of the day that a zip counts from, as its sheets are: one before it ends `writestr`.
+        part = zipfile.ZipInfo(name)
+        part.compress_type = zipfile.ZIP_DEFLATED
+        archive.writestr(part, _XML + text, compresslevel=_PACKING)
 
 
 def _relations(targets: Sequence[tuple[str, str]]) -> str:

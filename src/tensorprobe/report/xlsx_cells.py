@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
-from tensorprobe.report.table import Cell
+from tensorprobe.report.table import Cell, Lines
 
 __all__ = ["LONGEST_TEXT", "RowWriter", "column_letters"]
 
@@ -30,10 +31,8 @@ _LARGEST_EXACT = 2**53
 _KEPT_FORMS = 10_000
 _KEPT_CHARACTERS = 8_000_000
 _ROW_NUMBER = "\x00"
-_SPECIAL = re.compile(
-    r"[&<>\r\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|_x[0-9A-Fa-f]{4}_"
-)
-_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
+_SPECIAL = re.compile(r"[&<>\ud800-\udfff\ufffe\uffff]|_x[0-9A-Fa-f]{4}_")
+_NAMED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 # How a cell goes on after its place and style, where its type alone decides.
 _NUMBER_END = "><v>%r</v></c>"
 _BOOL_END = ' t="b"><v>%d</v></c>'
@@ -76,7 +75,8 @@ def _text_cell(text: str) -> str:
         return ">"
     # A sheet drops white space at the ends unless it is told not to.
     keep = "" if text.isprintable() and text.strip() == text else ' xml:space="preserve"'
-    return f' t="inlineStr"><is><t{keep}>{_SPECIAL.sub(_replaced, _cut(text))}</t></is>'
+    shown = _cut(text if isinstance(text, Lines) else clean_text(text))
+    return f' t="inlineStr"><is><t{keep}>{_SPECIAL.sub(_replaced, shown)}</t></is>'
 
 
 def _cut(text: str) -> str:
@@ -187,6 +187,8 @@ class RowWriter:
             if math.isfinite(value):
                 return start + _NUMBER_END % float(value)
             value = str(float(value))
+        if isinstance(value, Lines):
+            return start + _TEXT_END % _text_cell(value)
         return start + _TEXT_END % self._texts[str(value)]
 
 

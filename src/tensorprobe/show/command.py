@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.console import Console
 
+from tensorprobe.clean_text import one_line
 from tensorprobe.errors import DumpError
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.dump_json import details_json, gaps_json, part_json, tree_json_lines
@@ -15,6 +14,7 @@ from tensorprobe.report.dump_text import (
     print_part_title,
     print_tree,
 )
+from tensorprobe.report.lines import print_line, warn_line
 from tensorprobe.show.select import details_of, tree_of
 from tensorprobe.store import Dump, RankDump, open_dump
 
@@ -47,11 +47,10 @@ def show_dump(
     gaps = (*unopened, *(gap for part_gaps in found for gap in part_gaps))
     if as_json:
         for line in gaps_json(gaps):
-            sys.stdout.write(line + "\n")
+            print_line(line)
     else:
-        sys.stdout.flush()
         if dump.notice is not None and step is None:
-            sys.stderr.write(f"notice: {dump.notice}\n")
+            warn_line(f"notice: {one_line(dump.notice)}")
         print_gaps(QuietConsole(stderr=True), gaps)
     if not count and pattern is not None:
         raise DumpError(f"no call in {path} fits {pattern!r}; without a pattern all are shown")
@@ -70,13 +69,13 @@ def _chosen_parts(dump: Dump, step: int | None, rank: int | None) -> list[RankDu
 
 def _show_part(console: Console, part: RankDump, pattern: str | None, *, as_json: bool) -> int:
     if as_json:
-        sys.stdout.write(part_json(part.label, part.path, part.info) + "\n")
+        print_line(part_json(part.label, part.path, part.info))
     else:
         print_part_title(console, part.label, part.info, len(part))
     if pattern is not None and pattern in part:
         details = details_of(part, pattern)
         if as_json:
-            sys.stdout.write(details_json(part.label, details) + "\n")
+            print_line(details_json(part.label, details))
         else:
             print_details(console, details)
         return 1
@@ -85,6 +84,6 @@ def _show_part(console: Console, part: RankDump, pattern: str | None, *, as_json
         return print_tree(console, branches)
     count = 0
     for line in tree_json_lines(part.label, branches):
-        sys.stdout.write(line + "\n")
+        print_line(line)
         count += 1
     return count

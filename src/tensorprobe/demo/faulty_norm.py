@@ -1,7 +1,4 @@
-"""What `make demo` runs: capture two runs of a small model, one with a fault, and find the fault.
-
-python -m tensorprobe.demo FOLDER
-"""
+"""Capture two runs of a small model, one with a fault, and find the fault."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from tensorprobe.blame.command import blame_dumps
 from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.compare.command import compare_dumps
 from tensorprobe.conclude import Judge
+from tensorprobe.report.lines import print_line
 from tensorprobe.show.command import show_dump
 
 __all__ = ["main"]
@@ -50,9 +48,9 @@ def main(folder: str) -> int:
     for path in (candidate, reference):
         capture_step(path, has_fault=path is candidate)
         _say(f"one training step was captured into {path}")
-    _say(f"\n$ tensorprobe blame {candidate} {reference}")
+    _say("", f"$ tensorprobe blame {candidate} {reference}")
     blame_dumps(str(candidate), str(reference), top=3, repro=None, as_json=False)
-    _say(f"\n$ tensorprobe compare {candidate} {reference} -o {folder}/result --first-diff")
+    _say("", f"$ tensorprobe compare {candidate} {reference} -o {folder}/result --first-diff")
     code = compare_dumps(
         str(candidate),
         str(reference),
@@ -67,7 +65,7 @@ def main(folder: str) -> int:
         jobs=0,
         ask_who=Judge(str(candidate), str(reference)),
     )
-    _say(f"\n$ tensorprobe show {candidate} {_CALL}")
+    _say("", f"$ tensorprobe show {candidate} {_CALL}")
     return code or show_dump(str(candidate), _CALL)
 
 
@@ -85,10 +83,7 @@ def capture_step(path: Path, *, has_fault: bool) -> None:
     debugger.close()
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+def _say(*lines: str) -> None:
+    for line in lines:
+        print_line(line)
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "demo-output"))
