@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tensorprobe import DumpWriter, conclude, demo, open_dump
+from tensorprobe import DumpWriter, conclude, open_dump
 from tensorprobe.cli import main
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.conclude import Judge
+from tensorprobe.demo.faulty_norm import capture_step
 from tensorprobe.records import CallRecord, DumpInfo, ScalarValue, TensorValue
 
 
@@ -21,7 +22,7 @@ from tensorprobe.records import CallRecord, DumpInfo, ScalarValue, TensorValue
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("pair")
     for name in ("candidate", "reference"):
-        demo.capture_step(folder / name, has_fault=name == "candidate")
+        capture_step(folder / name, has_fault=name == "candidate")
     return str(folder / "candidate"), str(folder / "reference")
 
 
