@@ -211,7 +211,8 @@ def statistics_key(value: TensorValue) -> StatisticsKey | None:
 def _checksum_key(value: TensorValue) -> StatisticsKey | None:
     try:
         number = float(int(value.checksum or "", 16))
-    except ValueError:
+    except (ValueError, OverflowError):
+        # No checksum: a text, or of so many digits that no float holds them.
         return None
     return (math.prod(value.shape), number, number, number, number)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError
+from tensorprobe.store.json_members import members_of
 from tensorprobe.store.json_text import parse_json, parse_start_of_json
 from tensorprobe.store.layout import PART_SUFFIX
 
@@ -236,6 +237,9 @@ def _parse_whole(path: Path, text: bytes) -> EntryFile:
     try:
         parsed = parse_json(text)
     except DumpError as err:
+        split = _split(path, text)
+        if split is not None:
+            return split
         parsed = parse_start_of_json(text)
         data = parsed.get("data") if isinstance(parsed, dict) else None
         if not isinstance(data, dict) or not data:
@@ -248,6 +252,33 @@ def _parse_whole(path: Path, text: bytes) -> EntryFile:
         )
     entries = parsed.pop("data")
     return EntryFile(path, parsed, entries, problems=problems)
+
+
+def _split(path: Path, text: bytes) -> EntryFile | None:
+    """Index a file that is whole, though something in it cannot be parsed; None if it is not."""
+    header: dict[str, Any] = {}
+    data: dict[str, tuple[int, int]] | None = None
+    end = 0
+    for member in members_of(text):
+        end = member.end
+        name = _parsed_name(member.name)
+        if name == "data":
+            data = {
+                entry_name: (entry.start, entry.end)
+                for entry in members_of(text, member.start)
+                if (entry_name := _parsed_name(entry.name)) is not None
+            }
+        elif name is not None:
+            value = parse_or_damaged(text[member.start : member.end])
+            header |= {} if value is DAMAGED else {name: value}
+    if not data or text[end:].strip() != b"}":
+        return None
+    return EntryFile(path, header, data, text=text)
+
+
+def _parsed_name(name: bytes) -> str | None:
+    text = parse_or_damaged(name)
+    return text if isinstance(text, str) else None
 
 
 def _no_dump(path: Path, text: bytes, err: DumpError) -> str:

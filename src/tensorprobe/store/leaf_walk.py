@@ -16,6 +16,7 @@ from tensorprobe.powers_of_ten import powers_of_ten
 from tensorprobe.records import DictValue, ListValue, PeerOpValue
 from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder, usual_fields
 from tensorprobe.store.leaves import CallLeaves, Leaf, flat_leaf
+from tensorprobe.store.scalar_decode import is_whole
 
 __all__ = ["LeafWalker"]
 
@@ -158,7 +159,9 @@ class LeafWalker:
                     return
             elif type(type_name) is str and type_name in _PLAIN_TYPES and len(raw) == 2:
                 value = raw.get("value")
-                if type(value) is _PLAIN_TYPES[type_name]:
+                if type(value) is _PLAIN_TYPES[type_name] and (
+                    type_name != "int" or is_whole(value)
+                ):
                     leaves.append(
                         _make_leaf(
                             (place, type_name, type_name, (), *(value,) * 4, None, None, None, None)
