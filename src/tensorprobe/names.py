@@ -37,6 +37,7 @@ __all__ = [
     "api_or_module_of",
     "backward_of",
     "forward_of",
+    "is_call_name",
     "is_forward",
     "is_overwritten",
     "is_parameter_gradients",
@@ -272,6 +273,19 @@ def kind_of_call(
     if isinstance(call, ApiCall):
         return "api", call.direction
     return ("gradients" if isinstance(call, ParameterGradients) else "saved"), None
+
+
+def is_call_name(text: str) -> bool:
+    """Whether a text is the name of a call; quick, for every call.
+
+    >>> is_call_name("Torch.matmul.0.forward"), is_call_name("Torch.matmul")
+    (True, False)
+    """
+    try:
+        kind_of_call(text)
+    except NameFormatError:
+        return False
+    return True
 
 
 def backward_of(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tensorprobe.errors import RebuildError
+from tensorprobe.names import is_call_name
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.store import RankDump
 
@@ -25,11 +26,16 @@ class Side:
     Attributes:
         part: the dump.
         calls: every call that can be read, in the order of the dump.
+        unnamed: what stands among the calls and has no name of one.
     """
 
-    def __init__(self, part: RankDump, names: Iterable[str] | None = None) -> None:
+    def __init__(self, part: RankDump, names: Sequence[str] | None = None) -> None:
         self.part = part
-        read = (part.try_call(name) for name in (part.names if names is None else names))
+        wanted = part.names if names is None else names
+        # Names are taken apart everywhere; what no grammar knows must not end all of that.
+        self.unnamed = tuple(name for name in wanted if not is_call_name(name))
+        unnamed = frozenset(self.unnamed)
+        read = (part.try_call(name) for name in wanted if name not in unnamed)
         self.calls: dict[str, CallRecord] = {call.name: call for call in read if call is not None}
         self._loaded: dict[str, torch.Tensor] = {}
         self._cut: frozenset[str] = frozenset()
