@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
-from tensorprobe.names import is_parameter_gradients, kind_of_call
+from tensorprobe.names import is_call_name, is_parameter_gradients, kind_of_call
 from tensorprobe.overflow_rule import (
     LARGEST,
     Extent,
@@ -129,7 +129,7 @@ def find_overflows(part: RankDump) -> Iterator[FoundOverflow]:
                 yield FoundOverflow(extents, "nonfinite")
         elif kind is not None:
             yield FoundOverflow(extents, kind)
-        elif lists_all and kind_of_call(call.name)[0] == "api":
+        elif lists_all and is_call_name(call.name) and kind_of_call(call.name)[0] == "api":
             yield FoundOverflow(extents, "listed")
 
 

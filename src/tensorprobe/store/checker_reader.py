@@ -154,6 +154,8 @@ class _CheckerSource:
         decoder = LeafDecoder(problems, self._shapes)
 
         def decode_all(raw: list[Any]) -> tuple[Value, ...]:
+            if not decoder.has_room(len(raw)):
+                return ()
             return tuple(decoder.decode(self._modern(item, problems)) for item in raw)
 
         if direction == "backward":
@@ -164,7 +166,7 @@ class _CheckerSource:
         kwargs = value.get("kwargs") if isinstance(value, dict) else None
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise DumpError("the entry has no list of args and object of kwargs")
-        named = dict(zip(kwargs, decode_all(list(kwargs.values())), strict=True))
+        named = dict(zip(kwargs, decode_all(list(kwargs.values())), strict=False))
         return CallRecord(name, inputs=decode_all(args), kwargs=named), problems
 
     def leaves(self) -> Iterator[CallLeaves | str]:

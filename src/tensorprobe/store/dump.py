@@ -22,6 +22,8 @@ __all__ = ["CallSource", "Dump", "RankDump"]
 
 _Read = TypeVar("_Read")
 _MOST_SUGGESTIONS = 2000
+# Whoever reads so many knows enough of a dump.
+_MOST_GAPS = 10_000
 
 
 class CallSource(Protocol):
@@ -254,6 +256,8 @@ class RankDump:
         return self.known_gaps
 
     def _add_gap(self, problem: str) -> None:
+        if len(self._gaps) >= _MOST_GAPS and problem not in self._gaps:
+            problem = "more is wrong with it than is told"
         self._gaps.setdefault(problem, Gap(self.path, problem))
 
     def _read_or_report(

@@ -38,7 +38,17 @@ from tensorprobe.store.scalar_decode import (
     shown,
 )
 
-__all__ = ["KnownShapes", "LeafDecoder", "is_shape", "is_size", "usual_fields"]
+__all__ = [
+    "MOST_VALUES",
+    "KnownShapes",
+    "LeafDecoder",
+    "is_shape",
+    "is_size",
+    "usual_fields",
+]
+
+MOST_VALUES = 250_000
+"""How many values one call may have; each takes many times its text."""
 
 # A dump names a few thousand shapes a million times; each is checked and kept once.
 _KNOWN_SHAPES_LIMIT = 100_000
@@ -46,6 +56,9 @@ _KNOWN_SHAPES_LIMIT = 100_000
 
 KnownShapes = dict[tuple[Any, ...], tuple[int, ...]]
 _DEEPEST = 200
+# The way down to a value is part of its name, and of the names of all below it.
+_LONGEST_WAY = 2000
+_INDEX_LENGTH = 7
 # numpy has 64 dimensions and torch's operators no more; a view of torch may have some others.
 _MOST_DIMENSIONS = 128
 # More elements than a whole number of 64 bits can count are no tensor.
@@ -133,13 +146,30 @@ class LeafDecoder:
     def __init__(self, problems: list[str], shapes: KnownShapes | None = None) -> None:
         self.problems = problems
         self._shapes: KnownShapes = {} if shapes is None else shapes
+        self._count = 0
 
-    def decode(self, raw: Any, depth: int = 0) -> Value:
-        """Return the value that a parsed leaf, list or object describes."""
+    def has_room(self, count: int) -> bool:
+        """Whether a call may have so many values more; if not, that is a problem."""
+        self._count += count
+        if self._count <= MOST_VALUES:
+            return True
+        self.problems.append(f"it has more than {MOST_VALUES:,} values; {count:,} are left out")
+        return False
+
+    def decode(self, raw: Any, depth: int = 0, way: int = 0) -> Value:
+        """Return the value that a parsed leaf, list or object describes.
+
+        Args:
+            raw: what was parsed.
+            depth: how many containers it stands in.
+            way: how long the names of the way down to it are.
+        """
         if raw is None:
             return None
-        if depth > _DEEPEST:
+        if depth > _DEEPEST or way > _LONGEST_WAY:
             self.problems.append(f"a value is nested more than {_DEEPEST} levels deep")
+            if depth <= _DEEPEST:
+                self.problems[-1] = f"the way to a value is longer than {_LONGEST_WAY} characters"
             return UnknownValue(type(raw).__name__, "nested too deeply")
         if isinstance(raw, dict):
             type_name = raw.get("type")
@@ -148,12 +178,22 @@ class LeafDecoder:
             if isinstance(type_name, str):
                 return self._typed(type_name, raw)
             if isinstance(raw.get("class_type"), str):
-                return self._peer_op(raw, depth)
+                return self._peer_op(raw, depth, way)
+            if not self.has_room(len(raw)):
+                return UnknownValue("dict", f"{len(raw)} values")
             return DictValue(
-                tuple([(key, self.decode(item, depth + 1)) for key, item in raw.items()])
+                tuple(
+                    [
+                        (key, self.decode(item, depth + 1, way + len(key) + 1))
+                        for key, item in raw.items()
+                    ]
+                )
             )
         if isinstance(raw, list):
-            return ListValue(tuple([self.decode(item, depth + 1) for item in raw]))
+            if not self.has_room(len(raw)):
+                return UnknownValue("list", f"{len(raw)} values")
+            way += _INDEX_LENGTH
+            return ListValue(tuple([self.decode(item, depth + 1, way) for item in raw]))
         return read_scalar(type(raw).__name__, raw)
 
     def _tensor(self, raw: dict[str, Any]) -> Value:
@@ -248,10 +288,10 @@ class LeafDecoder:
             return read_scalar(type_name, value)
         return UnknownValue(type_name, "" if value is None else shown(value))
 
-    def _peer_op(self, raw: dict[str, Any], depth: int) -> Value:
+    def _peer_op(self, raw: dict[str, Any], depth: int, way: int) -> Value:
         op, peer, tag = raw.get("op"), raw.get("peer"), raw.get("tag", 0)
         if isinstance(op, str) and is_whole(peer) and is_whole(tag):
-            tensor = self.decode(raw.get("tensor"), depth + 1)
+            tensor = self.decode(raw.get("tensor"), depth + 1, way)
             return PeerOpValue(op, peer, tag, _group_id(raw), tensor)
         return UnknownValue(raw["class_type"])
 

@@ -45,6 +45,10 @@ _NOT_RECORDED = UnknownValue("not recorded")
 # More digits than these are damage: no call takes so many arguments.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
 
+# One after the other: a file may have as many lines as bytes.
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+_MOST_PROBLEMS = 1000
+
 _Tree = dict[str, Any]
 
 
@@ -58,14 +62,14 @@ def open_ptdbg_file(path: Path, info: DumpInfo) -> RankDump:
     has_data = any(inside(path.parent, path.stem).glob("*.npy"))
     source = _PtdbgSource()
     problems: list[str] = []
-    lines = text.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line:
+    for number, match in enumerate(_LINE.finditer(text), start=1):
+        if len(match[0]) < 2:
             continue
         try:
-            source.add_line(parse_json(line), has_data=has_data)
+            source.add_line(parse_json(match[0]), has_data=has_data)
         except (DumpError, NameFormatError) as err:
-            problems.append(f"line {number} is left out: {err}")
+            if len(problems) < _MOST_PROBLEMS:
+                problems.append(f"line {number} is left out: {err}")
     if not source.names:
         raise DumpError(
             f"{path} is no text dump of ptdbg_ascend: none of its lines is a JSON array with a "
