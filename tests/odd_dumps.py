@@ -529,28 +529,31 @@ def write_other_run(dump: OddDump, folder: Path, chance: random.Random) -> OddDu
     is_checker = "data" not in whole
     entries: dict[str, Any] = whole if is_checker else whole["data"]
     shaken = []
+    # Where the inputs agree a call is at fault itself, and is repeated.
+    sections = ("output",) if chance.random() < 0.6 else None
     for name, record in entries.items():
         is_sound = name in dump.sound or name.replace("*", ".") + ".forward" in dump.sound
         if not is_sound and chance.random() < 0.05:
             continue
-        shaken.append((name, record if is_sound else _shaken(copy.deepcopy(record), chance)))
+        shaken.append((name, record if is_sound else _shaken_call(record, chance, sections)))
     if is_checker:
         path.write_text(_json(dict(shaken)))
         return OddDump(path, dump.sound)
     data = dump.path.parent / DATA_FOLDER
     if data.exists() and not (folder / DATA_FOLDER).exists():
-        _copy_data(data, folder / DATA_FOLDER, chance)
+        _copy_data(data, folder / DATA_FOLDER, chance, ".output." if sections else "")
     tool: Tool = "tensorprobe" if OWN_KEY in whole else "msprobe"
     _write_entries(path, shaken, task=whole["task"], tool=tool, level=whole["level"], in_lines=True)
     return OddDump(path, dump.sound)
 
 
-def _copy_data(source: Path, target: Path, chance: random.Random) -> None:
+def _copy_data(source: Path, target: Path, chance: random.Random, part: str) -> None:
+    """Copy files; some of those with this part in their names get what another one holds."""
     target.mkdir()
     files = sorted(source.iterdir())
     for file in files:
-        is_sound = file.name.startswith(SOUND)
-        other = chance.choice(files) if not is_sound and chance.random() < 0.2 else file
+        is_kept = file.name.startswith(SOUND) or part not in file.name
+        other = chance.choice(files) if not is_kept and chance.random() < 0.2 else file
         (target / file.name).write_bytes(other.read_bytes())
 
 
@@ -564,6 +567,16 @@ def _ptdbg_shaken(line: str, chance: random.Random) -> str:
     if "9" * 5000 in line:
         return line
     return _json([*json.loads(line)[:5], [_statistic(chance) for _ in range(4)]])
+
+
+def _shaken_call(record: Any, chance: random.Random, sections: Sequence[str] | None) -> Any:
+    """Return a record with other values in these sections, or anywhere."""
+    record = copy.deepcopy(record)
+    if sections is None or not isinstance(record, dict):
+        return _shaken(record, chance)
+    return {
+        key: _shaken(value, chance) if key in sections else value for key, value in record.items()
+    }
 
 
 def _shaken(value: Any, chance: random.Random) -> Any:

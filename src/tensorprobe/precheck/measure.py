@@ -91,7 +91,8 @@ def measure_output(candidate: torch.Tensor, reference: torch.Tensor) -> OutputNu
     >>> numbers.pair.max_abs_error, numbers.within[0]
     (0.5, 0.5)
     """
-    if candidate.dim() > _MOST_DIMENSIONS:
+    if candidate.dim() > _MOST_DIMENSIONS or not candidate.numel():
+        # Beside a size of 0 the others may be larger than numpy takes.
         candidate, reference = candidate.reshape(-1), reference.reshape(-1)
     ours, theirs = to_host(candidate), to_host(reference)
     rounds = candidate.dtype != reference.dtype
