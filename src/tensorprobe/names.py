@@ -13,6 +13,8 @@ This is the only place that takes a name apart. The grammar, by example:
     {module call}.parameters.weight     {gradients}.weight                    {saved}.key.1
 
 `str()` of what a parser returns is the text it was given.
+
+A little past 500 lines: the grammar of all tools and all that reads it is best in one place.
 """
 
 from __future__ import annotations
