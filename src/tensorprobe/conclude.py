@@ -89,15 +89,18 @@ class Judge:
         import tensorprobe.blame.run
         import tensorprobe.blame.text  # noqa: F401
 
-    def __call__(self, parts: Sequence[PartEvidence], seconds: float) -> Answer:
+    def __call__(
+        self, parts: Sequence[PartEvidence], seconds: float, missing: Sequence[str] = ()
+    ) -> Answer:
         """Return who is at fault.
 
         Args:
             parts: all ranks and steps that were compared.
             seconds: how long that took, in seconds of computing.
+            missing: the ranks and steps that were not compared, a sentence each.
         """
         if all(part.first_unlike is None for part in parts):
-            return Answer(("verdict     both runs agree in everything that was recorded",))
+            return Answer((f"{'verdict':<12}{_agreement(parts, missing)}",))
         # Who saved single values has no calls to be judged by what goes in.
         watched = [part for part in parts if part.candidate.info.level != "debug"]
         if all(part.first_unlike is None for part in watched):
@@ -110,7 +113,7 @@ class Judge:
         started = computing_time()
         try:
             for effort in efforts:
-                found = investigate_parts(watched, effort=effort)
+                found = investigate_parts(watched, effort=effort, missing=missing)
                 is_late = computing_time() - started > seconds / _MORE_CALLS
                 if found.conclusion.verdict != "noise" or not found.conclusion.left_out or is_late:
                     break
@@ -166,6 +169,16 @@ class Judge:
             return []
         command = ("tensorprobe", "blame", *self._paths)
         return [f"{'more':<12}{why}{shlex.join(command)}"]
+
+
+def _agreement(parts: Sequence[PartEvidence], missing: Sequence[str]) -> str:
+    """Say that both runs agree, in no more than was compared."""
+    sides = (side for part in parts for side in (part.candidate, part.reference))
+    count = len(missing) + sum(len(side.known_gaps) for side in sides)
+    if not count:
+        return "both runs agree in everything that was recorded"
+    what = "1 thing" if count == 1 else f"{count} things"
+    return f"both runs agree in what was compared, but {what} could not be"
 
 
 def _first_saved(parts: Sequence[PartEvidence]) -> Answer:

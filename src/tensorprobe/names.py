@@ -13,6 +13,8 @@ This is the only place that takes a name apart. The grammar, by example:
     {module call}.parameters.weight     {gradients}.weight                    {saved}.key.1
 
 `str()` of what a parser returns is the text it was given.
+
+A little past 500 lines: the grammar of all tools and all that reads it is best in one place.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ __all__ = [
     "api_or_module_of",
     "backward_of",
     "forward_of",
+    "is_call_name",
     "is_forward",
     "is_overwritten",
     "is_parameter_gradients",
@@ -75,6 +78,7 @@ _LONGEST_NAME = 10_000
 
 # No leading zeros: the text must come back from the number. Eighteen digits fit any counter.
 _NUMBER = r"0|[1-9][0-9]{0,17}"
+_COUNTER = re.compile(_NUMBER)
 _DIRECTION = r"(?P<direction>forward|backward)"
 _API = rf"(?P<api_type>[^.]+)\.(?P<api_name>.+{{lazy}})\.(?P<number>{_NUMBER})\.{_DIRECTION}"
 _MODULE = r"Module\.(?:(?P<module_path>.+{lazy})\.)?(?P<class_name>[^.]+)"
@@ -256,10 +260,12 @@ def kind_of_call(
     # What a name really looks like; anything else is left to the grammar.
     head, _, last = text.rpartition(".")
     front, _, middle = head.rpartition(".")
+    # No part of a usual name is empty.
+    is_usual = "." in front and ".." not in f".{front}." and len(text) <= _LONGEST_NAME
     if text.startswith("Module."):
-        if last.isdecimal() and middle in ("forward", "backward") and "." in front:
+        if is_usual and _COUNTER.fullmatch(last) and middle in ("forward", "backward"):
             return "module", "forward" if middle == "forward" else "backward"
-    elif last in ("forward", "backward") and middle.isdecimal() and "." in front:
+    elif is_usual and last in ("forward", "backward") and _COUNTER.fullmatch(middle):
         return "api", "forward" if last == "forward" else "backward"
     if is_parameter_gradients(text):
         return "gradients", None
@@ -269,6 +275,19 @@ def kind_of_call(
     if isinstance(call, ApiCall):
         return "api", call.direction
     return ("gradients" if isinstance(call, ParameterGradients) else "saved"), None
+
+
+def is_call_name(text: str) -> bool:
+    """Whether a text is the name of a call; quick, for every call.
+
+    >>> is_call_name("Torch.matmul.0.forward"), is_call_name("Torch.matmul")
+    (True, False)
+    """
+    try:
+        kind_of_call(text)
+    except NameFormatError:
+        return False
+    return True
 
 
 def backward_of(text: str) -> str:

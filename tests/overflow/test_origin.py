@@ -196,3 +196,30 @@ def test_the_statistics_of_a_real_run_are_enough(tmp_path: Path) -> None:
     debugger.close()
     found = origins(tmp_path / "dump", tmp_path)
     assert found[0].name == "Torch.log.0.forward"
+
+
+def test_a_name_that_is_no_calls_and_a_damaged_rank_cost_only_themselves(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    write_rank(dump, [call("Torch.a.0", 1, 1), call("Torch.b.0", 1, INF)], rank=0)
+    write_rank(dump, [call("Torch.c.0", 1, 1)], rank=1)
+    write_rank(dump, [], rank=2)
+    damaged = rank_folder(dump, step=0, rank=2) / "dump.json"
+    damaged.write_text("no dump")
+    odd = rank_folder(dump, step=0, rank=1) / "dump.json"
+    odd.write_text(odd.read_text().replace("Torch.c.0.forward", "Distributed.c"))
+    report = tensorprobe.overflow(dump, tmp_path)
+    assert [(o.part, o.name) for o in report.origins] == [("step0/rank0", "Torch.b.0.forward")]
+    assert [o.name for o in report.overflows] == ["Torch.b.0.forward"]
+    assert [gap.path for gap in report.gaps] == [damaged]
+
+
+def test_a_number_that_no_float_holds_is_shown(tmp_path: Path) -> None:
+    record = CallRecord(
+        "Torch.add.0.forward",
+        inputs=(tensor(1), ScalarValue("int", 10**400)),
+        kwargs={},
+        outputs=(tensor(INF),),
+    )
+    write_rank(tmp_path / "dump", [record], rank=0)
+    (found,) = origins(tmp_path / "dump", tmp_path)
+    assert found.inputs == "[1, 1.00e+400]"

@@ -80,3 +80,9 @@ def test_what_is_measured_stays_as_it_is(dtype: torch.dtype) -> None:
     ours, theirs = torch.tensor([-1.0, 2.0]).to(dtype), torch.tensor([-1.5, 2.0]).to(dtype)
     measure_output(ours, theirs)
     assert ours.tolist() == [-1.0, 2.0] and theirs.tolist() == [-1.5, 2.0]
+
+
+@pytest.mark.parametrize("shape", [(1,) * 40, (2**62, 0), (0,)])
+def test_shapes_that_numpy_does_not_take(shape: tuple[int, ...]) -> None:
+    ours = torch.empty(shape) if 0 in shape else torch.ones(shape)
+    assert measure_output(ours, ours.double()).pair.max_abs_error == 0

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.errors import TensorFileError, TensorprobeError, UnsafeFileError
+from tensorprobe.store.machine_memory import most_memory
 from tensorprobe.store.tensor_bytes import pt_pieces
 from tensorprobe.store.tensor_file import load_tensor
 from tensorprobe.tensor_data import TensorData
@@ -203,12 +204,22 @@ NEGATABLE += ["float64", "complex32", "complex64", "complex128"]
 
 
 def test_an_expanded_tensor_stays_small(tmp_path: Path) -> None:
+    size = most_memory() // 2 // 8
     for tensor in (torch.tensor(2.5), torch.tensor(1 + 2j).conj()):
-        torch.save(tensor.expand(1 << 40), tmp_path / "a.pt")
+        torch.save(tensor.expand(size), tmp_path / "a.pt")
         data = load_tensor(tmp_path / "a.pt")
-        assert data.shape == (1 << 40,)
-        assert data.nbytes == (1 << 40) * data.dtype.itemsize
+        assert data.shape == (size,)
+        assert data.nbytes == size * data.dtype.itemsize
         assert data.array[-1] == tensor.item()
+
+
+def test_an_expanded_tensor_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
+    for tensor in (torch.tensor(2.5), torch.tensor(1 + 2j).conj()):
+        torch.save(tensor.expand(1 << 50), tmp_path / "a.pt")
+        assert "expanded tensor of" in refusal(tmp_path / "a.pt")
+    # Windows that overlap are more than what lies in the file, too.
+    torch.save(torch.zeros(1 << 12).as_strided((1 << 11,) * 4, (1, 1, 0, 0)), tmp_path / "a.pt")
+    assert "expanded tensor of" in refusal(tmp_path / "a.pt")
 
 
 @pytest.mark.parametrize("name", NEGATABLE)
@@ -535,7 +546,7 @@ def test_a_shape_that_numpy_cannot_hold_is_an_error(tmp_path: Path) -> None:
         grown = program.replace(b"\x8a\x06\0\0\0\0\0\x01", b"\x8a\x08\0\0\0\0\0\0\0\x40")
     assert grown != program
     rezip(path, tmp_path / "b.pt", **{"data.pkl": grown})
-    assert "numpy cannot hold" in refusal(tmp_path / "b.pt")
+    assert "expanded tensor of" in refusal(tmp_path / "b.pt")
 
 
 def test_numpy_files_without_numbers_are_named(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ __all__ = [
     "statistics_key",
 ]
 
-_BITS = {"torch.float64": 53, "torch.float32": 24, "torch.float16": 11, "torch.bfloat16": 8}
+_BITS = {"torch.float64": 53, "torch.float32": 24, "torch.float16": 11, "torch.bfloat16": 8,
+         "torch.complex128": 53, "torch.complex64": 24, "torch.complex32": 11}  # fmt: skip
 
 StatisticsKey = tuple[int, float, float, float, float]
 
@@ -211,7 +212,8 @@ def statistics_key(value: TensorValue) -> StatisticsKey | None:
 def _checksum_key(value: TensorValue) -> StatisticsKey | None:
     try:
         number = float(int(value.checksum or "", 16))
-    except ValueError:
+    except (ValueError, OverflowError):
+        # No checksum: a text, or of so many digits that no float holds them.
         return None
     return (math.prod(value.shape), number, number, number, number)
 

@@ -16,7 +16,14 @@ from tensorprobe.records import Frame
 
 __all__ = ["Accused", "Conclusion", "Confidence", "StepSpan", "Verdict"]
 
-Verdict = Literal["culprit", "different from the start", "noise", "identical", "nothing to compare"]
+Verdict = Literal[
+    "culprit",
+    "different from the start",
+    "noise",
+    "identical",
+    "incomplete",
+    "nothing to compare",
+]
 Confidence = Literal["certain", "likely", "possible"]
 
 
@@ -139,7 +146,8 @@ class Conclusion:
 
     Attributes:
         culprit: the name of the call at fault, or None.
-        verdict: culprit, different from the start, noise, identical or nothing to compare.
+        verdict: culprit, different from the start, noise, identical, incomplete (what could be
+            compared agrees, and not all could) or nothing to compare.
         summary: the answer in a sentence.
         accused: the suspects, the culprit first.
         start: what differs before anything ran.
@@ -156,6 +164,7 @@ class Conclusion:
         is_cut_short: whether the time ended before every doubt was settled.
         types: in which types the candidate computes where the reference computes in others; None
             where both compute in the same.
+        uncompared: where nobody is named, what of the runs could not be compared.
     """
 
     culprit: str | None
@@ -175,6 +184,7 @@ class Conclusion:
     left_out: int = 0
     is_cut_short: bool = False
     types: TypeChange | None = None
+    uncompared: tuple[str, ...] = ()
 
     @property
     def first(self) -> Accused | None:
@@ -221,6 +231,7 @@ class Conclusion:
             else {"call": self.closest[0], "times_floor": _number(self.closest[1])},
             "only_in_candidate": list(self.only_candidate),
             "only_in_reference": list(self.only_reference),
+            "uncompared": list(self.uncompared),
             "notes": list(self.notes),
         }
 

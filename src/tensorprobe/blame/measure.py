@@ -21,7 +21,8 @@ def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
     """Return the error of a result that must be what its replay is."""
     if got.dtype != wanted.dtype:
         wanted = wanted.to(got.dtype)
-    both_nan = torch.isnan(got) & torch.isnan(wanted) if got.is_floating_point() else None
+    has_nan = got.is_floating_point() or got.is_complex()
+    both_nan = torch.isnan(got) & torch.isnan(wanted) if has_nan else None
     unequal = got != wanted
     if both_nan is not None:
         # Numbers too small to be normal may be flushed to zero; no operation is wrong for that.
@@ -32,7 +33,7 @@ def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
         return MadeHere()
     worst = int(unequal.reshape(-1).int().argmax())
     nonfinite = 0
-    if got.is_floating_point():
+    if has_nan:
         nonfinite = int((~torch.isfinite(got) & torch.isfinite(wanted)).sum())
     return MadeHere(
         relative=relative_distance(got, wanted),
@@ -103,7 +104,8 @@ def relative_distance(got: torch.Tensor, wanted: torch.Tensor) -> float:
         return math.inf
     if not got.numel():
         return 0.0
-    a, b = got.to(torch.float64), wanted.to(torch.float64)
+    wide = torch.complex128 if got.is_complex() or wanted.is_complex() else torch.float64
+    a, b = got.to(wide), wanted.to(wide)
     same = (a == b) | (torch.isnan(a) & torch.isnan(b))
     difference = torch.where(same, torch.zeros_like(a), a - b)
     sizes = torch.where(torch.isfinite(b), b, torch.zeros_like(b))
@@ -119,4 +121,8 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _number(tensor: torch.Tensor, place: int) -> float:
-    return float(tensor.reshape(-1)[place]) if 0 <= place < tensor.numel() else 0.0
+    if not 0 <= place < tensor.numel():
+        return 0.0
+    number = tensor.reshape(-1)[place]
+    # Of a complex number its size.
+    return float(number.abs() if number.is_complex() else number)

@@ -102,6 +102,9 @@ def half_ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     >>> half_ulp(torch.tensor([1.0, 3.0], dtype=torch.float64), torch.bfloat16).tolist()
     [0.00390625, 0.0078125]
     """
+    if dtype not in SIGNIFICANT_BITS:
+        # What a file says of a tensor may not be what it holds; nothing is rounded to this.
+        dtype = torch.float64
     bits = SIGNIFICANT_BITS[dtype]
     _, exponent = torch.frexp(values.abs())
     # Below the smallest normal number the spacing stays what it is there.

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from tensorprobe.blame.sides import Side, read_calls
+from tensorprobe.blame.sides import Side
 from tensorprobe.compare.align import align_names
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, forward_of, parse_call
+from tensorprobe.names import (
+    ApiCall,
+    ModuleCall,
+    ParameterGradients,
+    forward_of,
+    is_call_name,
+    parse_call,
+)
 from tensorprobe.records import CallRecord
 from tensorprobe.store import RankDump
 
@@ -116,7 +123,7 @@ def open_sides(
     """
     if most is None or len(candidate) <= most:
         return Side(candidate), Side(reference), 0
-    ours, theirs = _run_order(candidate.names), _run_order(reference.names)
+    ours, theirs = (_run_order(filter(is_call_name, part.names)) for part in (candidate, reference))
     partners = {name: name for name in ours} if ours == theirs else align_names(ours, theirs)
     beginning, lead = min(_BEGINNING, most // 4), min(_LEAD, most // 4)
     start = max(0, ours.index(first) - lead) if first is not None and first in candidate else 0
@@ -141,11 +148,7 @@ def open_sides(
                 others.append(name)
         else:
             is_inside = False
-    sides = (
-        Side(candidate, read_calls(candidate, chosen)),
-        Side(reference, read_calls(reference, others)),
-    )
-    return *sides, len(ours) - len(chosen)
+    return Side(candidate, chosen), Side(reference, others), len(ours) - len(chosen)
 
 
 def pair_calls(candidate: Side, reference: Side) -> list[CallPair]:

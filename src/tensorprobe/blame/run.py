@@ -26,6 +26,7 @@ from tensorprobe.blame.ranks import RankSuspect, order_suspects
 from tensorprobe.blame.start import StartDifferences
 from tensorprobe.blame.text import count_tensors, distance_words
 from tensorprobe.blame.type_change import TypeChange
+from tensorprobe.blame.uncompared import count_uncompared, find_uncompared
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
@@ -117,13 +118,17 @@ def investigate(
         )
     effort = Effort(timeout=timeout, memory=memory)
     evidence = [PartEvidence(*pair, None, {}) for pair in pairs]
-    found = investigate_parts(evidence, top=top, effort=effort)
+    found = investigate_parts(evidence, top=top, effort=effort, missing=problems)
     gaps = [gap for pair in pairs for part in pair for gap in part.known_gaps]
     return Investigation(found.conclusion, found.ordered, (*problems, *map(str, gaps)))
 
 
 def investigate_parts(
-    parts: Sequence[PartEvidence], *, top: int = _TOP, effort: Effort | None = None
+    parts: Sequence[PartEvidence],
+    *,
+    top: int = _TOP,
+    effort: Effort | None = None,
+    missing: Sequence[str] = (),
 ) -> Investigation:
     """Return the conclusion about ranks and steps that are open, as `investigate` does.
 
@@ -131,11 +136,12 @@ def investigate_parts(
         parts: both runs' ranks and steps, with what is known of them.
         top: how many suspects to report.
         effort: how much may be done; None: everything.
+        missing: the ranks and steps that only one run has, a sentence each.
     """
     steps: dict[int | None, list[PartEvidence]] = {}
     for part in parts:
         steps.setdefault(part.candidate.info.step, []).append(part)
-    before = Passed()
+    before = Passed(uncompared=tuple(missing))
     for number, (step, members) in enumerate(steps.items()):
         analyses = [
             analyse_rank(
@@ -163,20 +169,25 @@ def investigate_parts(
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Counts of the steps before, in which nobody is at fault, and how far they are apart."""
+    """Counts of the steps before, in which nobody is at fault, and how far they are apart.
+
+    What could not be compared there is listed.
+    """
 
     calls: int = 0
     differing: int = 0
     replayed: int = 0
     usual: float = 0.0
+    uncompared: tuple[str, ...] = ()
 
-    def add(self, analyses: Sequence[RankAnalysis]) -> Passed:
-        """Return the counts with those of one more step."""
+    def add(self, analyses: Sequence[RankAnalysis], *, has_culprit: bool = False) -> Passed:
+        """Return the counts with those of one more step; who has a culprit asks for no more."""
         return Passed(
             self.calls + sum(_common_calls(analysis) for analysis in analyses),
             self.differing + sum(analysis.victims(-1) for analysis in analyses),
             self.replayed + sum(len(analysis.splits) for analysis in analyses),
             max(self.usual, *(analysis.background for analysis in analyses)),
+            self.uncompared if has_culprit else (*self.uncompared, *find_uncompared(analyses)),
         )
 
 
@@ -208,7 +219,7 @@ def _conclude(
     mismatch = analyses[0].mismatch if is_unlike else None
     accused = tuple(_accuse(entry) for entry in drop_echoes(usable)[:top])
     culprit = accused[0].call if accused else None
-    total = before.add(analyses)
+    total = before.add(analyses, has_culprit=culprit is not None)
     calls, differing = total.calls, total.differing
     bases = {analysis.basis for analysis in analyses}
     basis = next((b for b in ("data", "statistics", "checksums") if b in bases), "nothing")
@@ -217,7 +228,9 @@ def _conclude(
         differs_from_start=differs_from_start,
         differing=differing,
         calls=0 if mismatch is not None else calls,
+        is_complete=not total.uncompared,
     )
+    uncompared = total.uncompared if verdict in ("noise", "incomplete") else ()
     return Conclusion(
         culprit,
         verdict,
@@ -233,11 +246,12 @@ def _conclude(
         _closest(analyses),
         tuple(p.name for a in analyses for p in a.pairs if p.reference is None),
         tuple(p.name for a in analyses for p in a.pairs if p.candidate is None),
-        tuple(_notes(analyses, basis)),
+        tuple(_notes(analyses, basis, uncompared if verdict == "noise" else ())),
         span,
         sum(analysis.left_out for analysis in analyses),
         any(analysis.is_cut_short for analysis in analyses),
         types,
+        uncompared,
     )
 
 
@@ -245,7 +259,12 @@ _GRAVITY = {"none": 0, "state": 1, "weights": 2, "data": 3}
 
 
 def _verdict(
-    culprit: str | None, *, differs_from_start: bool, differing: int, calls: int
+    culprit: str | None,
+    *,
+    differs_from_start: bool,
+    differing: int,
+    calls: int,
+    is_complete: bool,
 ) -> Verdict:
     if culprit is not None:
         return "culprit"
@@ -253,7 +272,9 @@ def _verdict(
         return "nothing to compare"
     if differs_from_start:
         return "different from the start"
-    return "noise" if differing else "identical"
+    if differing:
+        return "noise"
+    return "identical" if is_complete else "incomplete"
 
 
 def _summarise(
@@ -298,6 +319,11 @@ def _summarise(
         return (
             f"no operation is at fault: {total.differing} of {total.calls} calls differ, all by "
             "what rounding and their inputs explain"
+        )
+    if verdict == "incomplete":
+        return (
+            f"no operation can be named: what was compared of {total.calls} calls agrees, but "
+            f"{count_uncompared(total.uncompared)}"
         )
     if verdict == "identical":
         return (
@@ -436,8 +462,8 @@ def _who_holds(analyses: Sequence[RankAnalysis]) -> str:
     return f"the {'reference' if has_data[0] else 'candidate'} holds"
 
 
-def _notes(analyses: Sequence[RankAnalysis], basis: str) -> list[str]:
-    notes = []
+def _notes(analyses: Sequence[RankAnalysis], basis: str, uncompared: Sequence[str]) -> list[str]:
+    notes = [count_uncompared(uncompared)] if uncompared else []
     for family, dtype in dict.fromkeys(key for a in analyses for key in a.raised):
         if any(a.types is not None and a.types.candidate == dtype for a in analyses):
             # Autocast hands them shorter operands than were recorded, which is said already.

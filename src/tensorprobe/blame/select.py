@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from tensorprobe.blame.agreement import CallAgreement, Distance
 from tensorprobe.blame.explain import Unexplained
-from tensorprobe.blame.operations import MATRIX, operation_of
+from tensorprobe.blame.operations import EXACT, MATRIX, operation_of
 from tensorprobe.blame.order import CallPair, forward_name
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
+from tensorprobe.dtypes import dtype_named
 
 __all__ = ["ReplayPlan", "plan_doubts", "plan_replays"]
 
@@ -59,7 +60,7 @@ def plan_replays(
         unexplained: what the distances alone cannot explain.
         settled: the position of the first suspect that needs no replay.
     """
-    able = [pair for pair in pairs if _has_data(agreements[pair.name])]
+    able = [pair for pair in pairs if _can_be_replayed(pair, agreements[pair.name])]
     differing = [pair for pair in able if _differs(agreements[pair.name])]
     if not differing:
         return ReplayPlan((), False)
@@ -98,7 +99,7 @@ def plan_doubts(
         if found is not None and found.times >= _BEYOND_DOUBT:
             last = pair.position
             break
-        if found is not None and _has_data(agreements[pair.name]):
+        if found is not None and _can_be_replayed(pair, agreements[pair.name]):
             doubts.append(pair)
     if last == len(pairs) and not whole.is_partial:
         return whole
@@ -113,8 +114,18 @@ def _affordable(pairs: Iterable[CallPair], costs: Mapping[str, float]) -> Iterat
             yield pair
 
 
-def _has_data(agreement: CallAgreement) -> bool:
-    return any(output.candidate.data_name is not None for output in agreement.outputs)
+def _can_be_replayed(pair: CallPair, agreement: CallAgreement) -> bool:
+    """Whether a call has results with data, of types of which a replay tells the error.
+
+    Of complex numbers it tells only whether they are the same.
+    """
+    if not any(output.candidate.data_name is not None for output in agreement.outputs):
+        return False
+    types = [dtype_named(v.dtype) for d in agreement.outputs for v in (d.candidate, d.reference)]
+    kinds = {None if dtype is None else dtype.kind for dtype in types}
+    if pair.phase == "backward":
+        return kinds == {"float"}
+    return None not in kinds and ("complex" not in kinds or operation_of(pair.name) in EXACT)
 
 
 def _differs(agreement: CallAgreement) -> bool:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tensorprobe.errors import RebuildError
+from tensorprobe.names import is_call_name
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.store import RankDump
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CallsOnDemand", "Side", "read_calls"]
+__all__ = ["Side"]
 
 
-class CallsOnDemand(Mapping[str, CallRecord]):
+class _CallsOnDemand(Mapping[str, CallRecord]):
     """The calls of a dump by name, each read when it is asked for."""
 
     def __init__(self, part: RankDump) -> None:
@@ -34,7 +35,7 @@ class CallsOnDemand(Mapping[str, CallRecord]):
         return len(self._part)
 
 
-def read_calls(part: RankDump, names: Iterable[str]) -> dict[str, CallRecord]:
+def _read_calls(part: RankDump, names: Sequence[str]) -> dict[str, CallRecord]:
     """Read calls of a dump; those that cannot be read are left out, and are gaps of it."""
     read = (part.try_call(name) for name in names)
     return {call.name: call for call in read if call is not None}
@@ -45,16 +46,28 @@ class Side:
 
     Args:
         part: the dump.
-        calls: those that are looked at, by name; None: all that can be read.
+        names: the calls that are looked at; None: all.
+        on_demand: whether each call is read when it is asked for, and no sooner.
 
     Attributes:
         part: the dump.
         calls: the calls, in the order of the dump.
+        unnamed: what stands among the calls and has no name of one.
     """
 
-    def __init__(self, part: RankDump, calls: Mapping[str, CallRecord] | None = None) -> None:
+    def __init__(
+        self, part: RankDump, names: Sequence[str] | None = None, *, on_demand: bool = False
+    ) -> None:
         self.part = part
-        self.calls = read_calls(part, part.names) if calls is None else calls
+        wanted = part.names if names is None else names
+        # Names are taken apart everywhere; what no grammar knows must not end all of that.
+        self.unnamed = tuple(name for name in wanted if not is_call_name(name))
+        unnamed = frozenset(self.unnamed)
+        self.calls: Mapping[str, CallRecord] = (
+            _CallsOnDemand(part)
+            if on_demand
+            else _read_calls(part, [name for name in wanted if name not in unnamed])
+        )
         self._loaded: dict[str, torch.Tensor] = {}
         self._cut: frozenset[str] = frozenset()
         self._rows: torch.Tensor | None = None

@@ -37,6 +37,9 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
             yield _row(
                 "closest", f"{name}, at {times:.2g} times what rounding explains (10 is a fault)"
             )
+        if conclusion.verdict == "incomplete":
+            for uncompared in conclusion.uncompared[1:_LISTED]:
+                yield _row("", uncompared)
         if conclusion.verdict == "different from the start":
             places = conclusion.start.places if conclusion.start.kind != "state" else ()
             for use, distance in places[:_LISTED]:

@@ -23,14 +23,14 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
     from tensorprobe.blame.order import CallPair
     from tensorprobe.blame.replay import threads_for
     from tensorprobe.blame.senders import find_sender
-    from tensorprobe.blame.sides import CallsOnDemand, Side
+    from tensorprobe.blame.sides import Side
     from tensorprobe.blame.split import split_call
     from tensorprobe.errors import RebuildError
     from tensorprobe.store import open_dump
 
     warm_up(torch.device("cpu"))
     parts = [open_dump(Path(settings[key])).parts[0] for key in ("candidate", "reference")]
-    ours, theirs = (Side(part, CallsOnDemand(part)) for part in parts)
+    ours, theirs = (Side(part, on_demand=True) for part in parts)
     told = [len(part.known_gaps) for part in parts]
 
     def replay(order: dict[str, Any]) -> Answer:

@@ -65,8 +65,13 @@ class AskWho(Protocol):
         """Get ready: this is called in a thread of its own while files are measured."""
         ...
 
-    def __call__(self, parts: Sequence[PartEvidence], seconds: float, /) -> Answer:
-        """Return the answer for all ranks, whose comparison took so many seconds of computing."""
+    def __call__(
+        self, parts: Sequence[PartEvidence], seconds: float, missing: Sequence[str] = (), /
+    ) -> Answer:
+        """Return the answer for all ranks, whose comparison took so many seconds of computing.
+
+        What is missing are the ranks that were not compared, a sentence each.
+        """
         ...
 
 
@@ -77,7 +82,7 @@ def is_unlike(call: MatchedCall, distances: Mapping[tuple[str, str], DataDistanc
 
 def _differs(pair: Pair, distances: Mapping[tuple[str, str], DataDistance]) -> bool:
     ours, theirs = pair.candidate, pair.reference
-    if theirs is None:
+    if theirs is None or ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return True
     if ours.data_name is not None and theirs.data_name is not None:
         distance = distances.get((ours.data_name, theirs.data_name))

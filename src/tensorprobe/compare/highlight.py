@@ -8,7 +8,7 @@ Outputs are held against every input and parameter of their own call; red hides 
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 from tensorprobe.compare.pairs import CallRows, Row
 from tensorprobe.report.compare_columns import Mode, columns_of
@@ -122,13 +122,20 @@ class Highlighter:
 
     def _relative_error(self, cells: list[Cell]) -> float:
         """Return how far the two maxima are apart, over that of the reference."""
-        reference = float(cast(float, cells[self._reference_max]))
-        difference = float(cast(float, cells[self._max])) - reference
+        reference = _as_float(cells[self._reference_max])
+        difference = _as_float(cells[self._max]) - reference
         return abs(difference) / max(_SMALLEST_REFERENCE, abs(reference))
 
 
+def _as_float(cell: Any) -> float:
+    try:
+        return float(cell)
+    except OverflowError:  # a whole number that no float can hold
+        return math.copysign(math.inf, cell > 0 or -1)
+
+
 def _size(cell: Any) -> float:
-    return abs(float(cell))
+    return abs(_as_float(cell))
 
 
 def _orders_between(before: float, after: float) -> float:

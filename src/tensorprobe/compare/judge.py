@@ -74,6 +74,7 @@ def difference_of(candidate: Leaf, reference: Leaf) -> StatisticsDifference:
             relative = abs(difference / theirs) if theirs else None
         except OverflowError:  # whole numbers that no float can hold
             difference, relative = math.nan, math.nan
+            is_far = is_far or ours != theirs
         if difference != difference:
             differences.append("Nan")
             relatives.append("Nan")

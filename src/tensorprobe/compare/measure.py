@@ -144,11 +144,12 @@ class Measurer:
         return first, second, pair.is_transposed
 
     def _source(self, key: _Files | int, pair: Pair) -> PairSource:
-        ours, theirs = _names_of(pair)
+        if pair.reference is None:
+            raise ValueError(f"{pair.candidate.place} has no partner")
         return PairSource(
             key,
-            partial(self._candidate.load_file, ours),
-            partial(_load, self._reference, theirs, is_transposed=pair.is_transposed),
+            partial(self._candidate.load, pair.candidate),
+            partial(_load, self._reference, pair.reference, is_transposed=pair.is_transposed),
             _equal_count(key, pair),
         )
 
@@ -161,8 +162,8 @@ def _names_of(pair: Pair) -> tuple[str, str]:
     return ours, theirs
 
 
-def _load(part: RankDump, name: str, *, is_transposed: bool) -> TensorData:
-    data = part.load_file(name)
+def _load(part: RankDump, leaf: Leaf, *, is_transposed: bool) -> TensorData:
+    data = part.load(leaf)
     return TensorData(data.dtype, data.array.T) if is_transposed else data
 
 

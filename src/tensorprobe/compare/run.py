@@ -163,7 +163,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
             answer = None
             if options.ask_who is not None:
                 seconds = time.process_time() - started
-                answer = options.ask_who([evidence for _, evidence in compared], seconds)
+                answer = options.ask_who([found for _, found in compared], seconds, problems)
     except KeyboardInterrupt as err:
         raise KeyboardInterrupt(_name_finished(pairs, results)) from err
     if answer is not None and answer.advice:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, is_parameter_gradients, parse_call
 from tensorprobe.overflow.select import CallExtents, extents_of, is_striking, range_text
 from tensorprobe.overflow_rule import is_nonfinite
@@ -150,5 +151,8 @@ def _is_collective(name: str) -> bool:
     # Every call is asked, so the quick question comes first.
     if not name.startswith("Distributed."):
         return False
-    call = parse_call(name)
+    try:
+        call = parse_call(name)
+    except NameFormatError:
+        return False
     return isinstance(call, ApiCall) and call.api_type == "Distributed"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from decimal import Decimal
+from typing import Any, Literal
 
-from tensorprobe.names import is_parameter_gradients, kind_of_call
+from tensorprobe.names import is_call_name, is_parameter_gradients, kind_of_call
 from tensorprobe.overflow_rule import (
     LARGEST,
     Extent,
@@ -128,7 +129,7 @@ def find_overflows(part: RankDump) -> Iterator[FoundOverflow]:
                 yield FoundOverflow(extents, "nonfinite")
         elif kind is not None:
             yield FoundOverflow(extents, kind)
-        elif lists_all and kind_of_call(call.name)[0] == "api":
+        elif lists_all and is_call_name(call.name) and kind_of_call(call.name)[0] == "api":
             yield FoundOverflow(extents, "listed")
 
 
@@ -153,8 +154,17 @@ def range_text(extents: Sequence[Extent]) -> str:
     """
     if not extents:
         return ""
-    lows, highs = [float(e.min) for e in extents], [float(e.max) for e in extents]
-    if any(map(math.isnan, (*lows, *highs))):
-        known = [n for n in (*lows, *highs) if not math.isnan(n)]
-        return f"[{min(known):g}, {max(known):g}] and nan" if known else "nan"
-    return f"[{min(lows):g}, {max(highs):g}]"
+    # Numbers as they are: an argument may be a whole number that no float can hold.
+    ends = [number for extent in extents for number in (extent.min, extent.max)]
+    known = [number for number in ends if number == number]
+    if not known:
+        return "nan"
+    is_whole = len(known) == len(ends)
+    return f"[{_short(min(known))}, {_short(max(known))}]{'' if is_whole else ' and nan'}"
+
+
+def _short(number: Any) -> str:
+    try:
+        return f"{float(number):g}"
+    except OverflowError:
+        return f"{Decimal(number):.3g}"

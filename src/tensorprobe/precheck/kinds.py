@@ -106,12 +106,17 @@ def is_in_place(
         return True
     if last == "__setitem__" or (last.startswith("__i") and last not in _NOT_IN_PLACE):
         return True
-    if kwargs.get("out") is not None or kwargs.get("inplace"):
+    if kwargs.get("out") is not None or _is_set(kwargs.get("inplace")):
         return True
     if isinstance(function, torch._ops.OpOverload):
         return bool(function._schema.is_mutable)
     place = _place_of_inplace(function)
-    return place is not None and len(args) > place and bool(args[place])
+    return place is not None and len(args) > place and _is_set(args[place])
+
+
+def _is_set(flag: object) -> bool:
+    # A tensor in its place is neither; the call itself will be refused.
+    return isinstance(flag, (bool, int)) and bool(flag)
 
 
 _NOT_IN_PLACE = frozenset(("__invert__", "__int__", "__index__", "__iter__"))

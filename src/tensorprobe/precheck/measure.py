@@ -32,6 +32,8 @@ from tensorprobe.summary.host import to_host
 
 __all__ = ["OutputNumbers", "measure_output"]
 
+# numpy has no more of them before its second version.
+_MOST_DIMENSIONS = 32
 # Errors of more units in the last place than this are counted, by the width of the dtype.
 _ULP_LIMITS = {2: 1, 4: 32, 8: 32}
 # Below this a reference value counts as small, and an absolute error of more than that as wrong.
@@ -89,6 +91,9 @@ def measure_output(candidate: torch.Tensor, reference: torch.Tensor) -> OutputNu
     >>> numbers.pair.max_abs_error, numbers.within[0]
     (0.5, 0.5)
     """
+    if candidate.dim() > _MOST_DIMENSIONS or not candidate.numel():
+        # Beside a size of 0 the others may be larger than numpy takes.
+        candidate, reference = candidate.reshape(-1), reference.reshape(-1)
     ours, theirs = to_host(candidate), to_host(reference)
     rounds = candidate.dtype != reference.dtype
     if rounds and not rounds_reference(ours.dtype, theirs.dtype):

@@ -40,7 +40,7 @@ def write_json(path: str | os.PathLike[str], table: Table) -> None:
             for row in batch:
                 try:
                     lines.append(encode(dict(zip(keys, row, strict=False))))
-                except ValueError:
+                except (ValueError, TypeError):  # what is not finite, and complex numbers
                     lines.append(encode(dict(zip(keys, map(json_number, row), strict=False))))
             file.write((before + ",\n".join(lines)).encode())
             before = ",\n"

@@ -20,7 +20,8 @@ from tensorprobe.records import CallRecord, DumpInfo, Frame, Value
 from tensorprobe.store.call_stacks import parse_stacks
 from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import RankDump
-from tensorprobe.store.entry_file import map_file
+from tensorprobe.store.entry_file import DAMAGED, map_file, parse_or_damaged
+from tensorprobe.store.json_members import members_of
 from tensorprobe.store.json_text import parse_json, parse_start_of_json
 from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder
 from tensorprobe.store.leaves import CallLeaves
@@ -90,6 +91,9 @@ def _parse_object(file: Path, text: bytes, problems: list[str]) -> Mapping[str, 
     try:
         parsed = parse_json(text)
     except DumpError as err:
+        split = _split(file, text, problems)
+        if split:
+            return split
         # Written line by line: everything before the damage is good.
         parsed = parse_start_of_json(text)
         if not isinstance(parsed, dict) or not parsed:
@@ -99,6 +103,26 @@ def _parse_object(file: Path, text: bytes, problems: list[str]) -> Mapping[str, 
     if not isinstance(parsed, dict):
         raise DumpError(f"{file} is no dump: wanted an object with one entry per call")
     return parsed
+
+
+def _split(file: Path, text: bytes, problems: list[str]) -> dict[str, Any]:
+    """Parse each call of a file by itself; nothing where the file is not whole."""
+    found: dict[str, Any] = {}
+    lost: list[str] = []
+    end = 0
+    for member in members_of(text):
+        end = member.end
+        name, value = (
+            parse_or_damaged(part) for part in (member.name, text[member.start : member.end])
+        )
+        if isinstance(name, str) and value is not DAMAGED:
+            found[name] = value
+        else:
+            lost.append(name if isinstance(name, str) else "a call")
+    if text[end:].strip() != b"}":
+        return {}
+    problems.extend(f"{file.name}: {name}: its record is no valid JSON" for name in lost)
+    return found
 
 
 def _read_stacks(folder: Path, process: str) -> Mapping[str, tuple[Frame, ...]]:
@@ -130,6 +154,8 @@ class _CheckerSource:
         decoder = LeafDecoder(problems, self._shapes)
 
         def decode_all(raw: list[Any]) -> tuple[Value, ...]:
+            if not decoder.has_room(len(raw)):
+                return ()
             return tuple(decoder.decode(self._modern(item, problems)) for item in raw)
 
         if direction == "backward":
@@ -140,7 +166,7 @@ class _CheckerSource:
         kwargs = value.get("kwargs") if isinstance(value, dict) else None
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise DumpError("the entry has no list of args and object of kwargs")
-        named = dict(zip(kwargs, decode_all(list(kwargs.values())), strict=True))
+        named = dict(zip(kwargs, decode_all(list(kwargs.values())), strict=False))
         return CallRecord(name, inputs=decode_all(args), kwargs=named), problems
 
     def leaves(self) -> Iterator[CallLeaves | str]:

@@ -8,12 +8,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.records import CallRecord, DumpInfo, Frame, Gap, TensorValue
 from tensorprobe.store.call_stacks import read_stack_file
 from tensorprobe.store.data_folder import DataFolder
-from tensorprobe.store.leaves import CallLeaves, leaves_of
+from tensorprobe.store.leaves import CallLeaves, Leaf, leaves_of
 from tensorprobe.store.runs import mixed_runs_notice
 from tensorprobe.tensor_data import TensorData
 
@@ -21,6 +22,8 @@ __all__ = ["CallSource", "Dump", "RankDump"]
 
 _Read = TypeVar("_Read")
 _MOST_SUGGESTIONS = 2000
+# Whoever reads so many knows enough of a dump.
+_MOST_GAPS = 10_000
 
 
 class CallSource(Protocol):
@@ -179,15 +182,23 @@ class RankDump:
             self._parents = self._read_or_report(self._read_parents, "module tree")
         return self._parents.get(name)
 
-    def load(self, tensor: TensorValue) -> TensorData:
+    def load(self, tensor: TensorValue | Leaf) -> TensorData:
         """Map the data of a tensor of this dump; nothing is read before it is looked at.
+
+        A file that holds something else than the record says is in `gaps` from then on.
 
         Raises:
             DumpError: the tensor has no data, or its file is missing, damaged or unsafe.
         """
         if tensor.data_name is None:
             raise DumpError(f"{self.path}: this tensor has statistics only, no data file")
-        return self.load_file(tensor.data_name)
+        data = self.load_file(tensor.data_name)
+        if data.shape != tensor.shape or not _is_kept_as(tensor.dtype, data.dtype.name):
+            self._add_gap(
+                f"the data file {tensor.data_name} holds {data.dtype.name} {list(data.shape)}, the "
+                f"record says {tensor.dtype} {list(tensor.shape)}"
+            )
+        return data
 
     @property
     def has_data_folder(self) -> bool:
@@ -249,6 +260,8 @@ class RankDump:
         return self.known_gaps
 
     def _add_gap(self, problem: str) -> None:
+        if len(self._gaps) >= _MOST_GAPS and problem not in self._gaps:
+            problem = "more is wrong with it than is told"
         self._gaps.setdefault(problem, Gap(self.path, problem))
 
     def _read_or_report(
@@ -259,6 +272,15 @@ class RankDump:
         except DumpError as err:
             self._add_gap(f"the {what} cannot be read: {err}")
             return {}
+
+
+def _is_kept_as(dtype: str, stored: str) -> bool:
+    """Whether a tensor may stand in its file in this dtype.
+
+    ptdbg_ascend keeps what numpy does not have as float32, which holds the same numbers.
+    """
+    known = dtype_named(dtype)
+    return stored in (dtype, "torch.float32") if known and not known.native else stored == dtype
 
 
 class Dump:

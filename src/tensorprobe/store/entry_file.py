@@ -24,10 +24,12 @@ import re
 import stat
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import DumpError
+from tensorprobe.store.json_members import members_of
 from tensorprobe.store.json_text import parse_json, parse_start_of_json
 from tensorprobe.store.layout import PART_SUFFIX
 
@@ -40,6 +42,15 @@ _DATA = b'\n "data": {'
 _ENTRY_OR_END = re.compile(rb'\n (?:\}| "([^"\\\n]{0,20000}(?:\\.[^"\\\n]{0,20000}){0,500})":)')
 # The header is six short lines; a `data` that starts later belongs to something else.
 _HEADER_LIMIT = 1 << 20
+# A parsed record takes up to twenty times its text; the largest that are true have thousands of
+# tensors of 300 bytes each.
+_MOST_RECORD_BYTES = 1 << 24
+# Above this, a file of another layout is indexed, too.
+_MOST_WHOLE_BYTES = 1 << 26
+# No run has so many calls in a step, and the index of more would be all of this machine's memory.
+_MOST_CALLS = 5_000_000
+_LONGEST_NAME = 10_000
+_SOME = 10
 
 
 class EntryFile:
@@ -63,7 +74,13 @@ class EntryFile:
         """Keep the entries: parsed ones, or with `text` their places in it."""
         self.path = path
         self.header = header
-        self.problems = problems
+        long = [name for name in entries if len(name) > _LONGEST_NAME]
+        for name in long:
+            del entries[name]
+        self.problems = (
+            *problems,
+            *(f"a call with a name of {len(name)} characters is left out" for name in long[:_SOME]),
+        )
         self._entries = entries
         self._text = text
 
@@ -88,16 +105,23 @@ class EntryFile:
         if self._text is None:
             return place
         start, end = place
+        if end - start > _MOST_RECORD_BYTES:
+            raise DumpError(
+                f"its record has {end - start:,} bytes, more than {_MOST_RECORD_BYTES:,}"
+            )
         return parse_json(self._text[start:end])
 
     def pieces(self) -> Iterator[tuple[str, Any]]:
-        """Yield every name with its entry: the text of it, or what was parsed."""
+        """Yield every name with its entry: the text of it, or what was parsed.
+
+        Of one that `read` would refuse for its size, `DAMAGED`.
+        """
         text = self._text
         if text is None:
             yield from self._entries.items()
             return
         for name, (start, end) in self._entries.items():
-            yield name, text[start:end]
+            yield name, text[start:end] if end - start <= _MOST_RECORD_BYTES else DAMAGED
 
 
 DAMAGED = object()
@@ -136,8 +160,12 @@ def map_file(path: Path) -> mmap.mmap | bytes:
         raise DumpError(f"{path} cannot be read: {err}") from err
 
 
-def open_entry_file(path: Path) -> EntryFile:
+def open_entry_file(path: Path, *, most_calls: int = _MOST_CALLS) -> EntryFile:
     """Index the entries of a dump.json or debug.json, whole, cut short or damaged.
+
+    Args:
+        path: the file.
+        most_calls: how many entries are indexed at most.
 
     Raises:
         DumpError: the file cannot be read or is no dump at all.
@@ -147,13 +175,13 @@ def open_entry_file(path: Path) -> EntryFile:
         # Killed before the first line was whole: a dump that holds nothing yet.
         return EntryFile(path, {}, {}, problems=("nothing was recorded",))
     if text[: len(_FIRST_LINE)] == _FIRST_LINE:
-        indexed = _index_by_lines(path, text)
+        indexed = _index_by_lines(path, text, most_calls)
         if indexed is not None:
             return indexed
-    return _parse_whole(path, bytes(text))
+    return _parse_whole(path, bytes(text), most_calls)
 
 
-def _index_by_lines(path: Path, text: mmap.mmap | bytes) -> EntryFile | None:
+def _index_by_lines(path: Path, text: mmap.mmap | bytes, most_calls: int) -> EntryFile | None:
     """Index a file in the usual layout; None if it turns out to have another."""
     data_start = text.find(_DATA, 0, _HEADER_LIMIT)
     if data_start < 0:
@@ -172,9 +200,12 @@ def _index_by_lines(path: Path, text: mmap.mmap | bytes) -> EntryFile | None:
             if match[1] is None:
                 rest = text[match.end() :]
                 break
+            if len(names) == most_calls:
+                # What follows is no end, so that the file counts as cut short here.
+                break
             names.append(match[1])
             starts.append(match.end())
-    if rest is None:
+    if rest is None and len(ends) == len(names):
         ends.append(len(text))
     try:
         header = parse_json(text[:data_start].rstrip(b", \n") + b"}")
@@ -184,7 +215,9 @@ def _index_by_lines(path: Path, text: mmap.mmap | bytes) -> EntryFile | None:
     except DumpError:
         return None
     problems: list[str] = []
-    if closing is None:
+    if len(names) == most_calls and rest is None:
+        problems.append(_too_many(most_calls))
+    elif closing is None:
         problems.append("it ends in the middle; the calls up to there are read")
     if rest is None:
         problems.extend(_mend_last_entry(text, entries))
@@ -212,6 +245,8 @@ def _closing_keys(rest: bytes) -> dict[str, Any] | None:
         return {}
     if rest and not rest.startswith(b","):
         raise DumpError("something else follows the data")
+    if len(rest) > _MOST_RECORD_BYTES:
+        return None
     keys = parse_or_damaged(b"{" + rest[1:])
     return None if keys is DAMAGED else keys
 
@@ -231,11 +266,22 @@ def _mend_last_entry(text: mmap.mmap | bytes, entries: dict[str, Any]) -> Iterat
     yield f"the last call, {last}, is incomplete and left out"
 
 
-def _parse_whole(path: Path, text: bytes) -> EntryFile:
+def _too_many(most_calls: int) -> str:
+    return f"it holds more than {most_calls:,} calls; the first ones are read"
+
+
+def _parse_whole(path: Path, text: bytes, most_calls: int) -> EntryFile:
     problems: tuple[str, ...] = ()
+    if len(text) > _MOST_WHOLE_BYTES:
+        split = _split(path, text, most_calls)
+        if split is not None:
+            return split
     try:
         parsed = parse_json(text)
     except DumpError as err:
+        split = _split(path, text, most_calls)
+        if split is not None:
+            return split
         parsed = parse_start_of_json(text)
         data = parsed.get("data") if isinstance(parsed, dict) else None
         if not isinstance(data, dict) or not data:
@@ -248,6 +294,37 @@ def _parse_whole(path: Path, text: bytes) -> EntryFile:
         )
     entries = parsed.pop("data")
     return EntryFile(path, parsed, entries, problems=problems)
+
+
+def _split(path: Path, text: bytes, most_calls: int) -> EntryFile | None:
+    """Index a file that is whole, though something in it cannot be parsed; None if it is not."""
+    problems: tuple[str, ...] = ()
+    header: dict[str, Any] = {}
+    data: dict[str, tuple[int, int]] | None = None
+    end = 0
+    for member in members_of(text):
+        end = member.end
+        name = _parsed_name(member.name)
+        if name == "data":
+            data = {
+                entry_name: (entry.start, entry.end)
+                for entry in islice(members_of(text, member.start), most_calls + 1)
+                if (entry_name := _parsed_name(entry.name)) is not None
+            }
+            if len(data) > most_calls:
+                data.popitem()
+                problems = (_too_many(most_calls),)
+        elif name is not None and member.end - member.start <= _MOST_RECORD_BYTES:
+            value = parse_or_damaged(text[member.start : member.end])
+            header |= {} if value is DAMAGED else {name: value}
+    if not data or text[end:].strip() != b"}":
+        return None
+    return EntryFile(path, header, data, text=text, problems=problems)
+
+
+def _parsed_name(name: bytes) -> str | None:
+    text = parse_or_damaged(name)
+    return text if isinstance(text, str) else None
 
 
 def _no_dump(path: Path, text: bytes, err: DumpError) -> str:

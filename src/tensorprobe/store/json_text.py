@@ -22,6 +22,8 @@ except ImportError:
 
 # Below this, pausing the collector costs more than it saves.
 _LARGE = 1 << 20
+# What is parsed takes up to twenty times its text.
+_LARGEST = 1 << 29
 
 __all__ = ["collector_paused", "parse_json", "parse_start_of_json"]
 
@@ -35,6 +37,8 @@ def parse_json(text: bytes) -> Any:
     Raises:
         DumpError: it is no JSON; the message says where, but not in which file.
     """
+    if len(text) > _LARGEST:
+        raise DumpError(f"{len(text):,} bytes of JSON in one piece, more than {_LARGEST:,}")
     try:
         if len(text) < _LARGE:
             return _parse(text)
@@ -64,7 +68,7 @@ def parse_start_of_json(text: bytes) -> Any:
     >>> parse_start_of_json(b'{"a": 1, "b": {"c": 2')
     {'a': 1, 'b': {'c': 2}}
     """
-    if jiter is None:
+    if jiter is None or len(text) > _LARGEST:
         return None
     for _ in range(2):
         try:

@@ -14,12 +14,14 @@ from tensorprobe.compiled import load_compiled
 from tensorprobe.names import is_parameter_gradients
 from tensorprobe.powers_of_ten import powers_of_ten
 from tensorprobe.records import DictValue, ListValue, PeerOpValue
-from tensorprobe.store.leaf_decode import KnownShapes, LeafDecoder, usual_fields
+from tensorprobe.store.leaf_decode import MOST_VALUES, KnownShapes, LeafDecoder, usual_fields
 from tensorprobe.store.leaves import CallLeaves, Leaf, flat_leaf
+from tensorprobe.store.scalar_decode import is_whole
 
 __all__ = ["LeafWalker"]
 
 _DEEPEST = 50
+_LONGEST_PLACE = 1000
 # The depth of a saved value, which has no place of its own.
 _NAMELESS = -1
 _NUMBERED = tuple(str(number) for number in range(64))
@@ -75,6 +77,7 @@ class LeafWalker:
     def __init__(self, shapes: KnownShapes | None = None, *, is_saved: bool = False) -> None:
         self._shapes: KnownShapes = {} if shapes is None else shapes
         self._is_saved = is_saved
+        self._count = 0
         compiled = load_compiled("tensorprobe.store._leaf_walk", "call_leaves", "set_up")
         self._compiled = None if compiled is None else _set_up(compiled)
 
@@ -87,6 +90,7 @@ class LeafWalker:
     def call(self, name: str, raw: Any) -> CallLeaves | None:
         """Return the values of a parsed entry, or None if anything about it is unusual."""
         leaves: list[Leaf] = []
+        self._count = 0
         try:
             if self._is_saved:
                 self._walk("", raw, leaves, _NAMELESS)
@@ -94,6 +98,7 @@ class LeafWalker:
             if type(raw) is not dict:
                 return None
             if is_parameter_gradients(name):
+                self._take(raw)
                 for key, value in raw.items():
                     is_single = type(value) is list and len(value) == 1
                     self._walk(key, value[0] if is_single else value, leaves, 0)
@@ -124,11 +129,18 @@ class LeafWalker:
         )
         return made
 
+    def _take(self, values: Any) -> None:
+        """Count values; a call that has too many is for the reader of records."""
+        self._count += len(values)
+        if self._count > MOST_VALUES:
+            raise _UnusualError
+
     def _walk_list(
         self, places: tuple[str, ...], prefix: str, values: Any, leaves: list[Leaf]
     ) -> None:
         if type(values) is not list:
             raise _UnusualError
+        self._take(values)
         if len(values) > len(places):
             places = tuple(f"{prefix}{number}" for number in range(len(values)))
         shapes, add = self._shapes, leaves.append
@@ -143,11 +155,14 @@ class LeafWalker:
     def _walk_dict(self, prefix: str, values: Any, leaves: list[Leaf]) -> None:
         if type(values) is not dict:
             raise _UnusualError
+        self._take(values)
         for key, value in values.items():
             self._walk(prefix + key, value, leaves, 0)
 
     def _walk(self, place: str, raw: Any, leaves: list[Leaf], depth: int) -> None:
         """Add the leaves of one value."""
+        if len(place) > _LONGEST_PLACE:
+            raise _UnusualError
         kind = type(raw)
         if kind is dict:
             type_name = raw.get("type")
@@ -158,7 +173,9 @@ class LeafWalker:
                     return
             elif type(type_name) is str and type_name in _PLAIN_TYPES and len(raw) == 2:
                 value = raw.get("value")
-                if type(value) is _PLAIN_TYPES[type_name]:
+                if type(value) is _PLAIN_TYPES[type_name] and (
+                    type_name != "int" or is_whole(value)
+                ):
                     leaves.append(
                         _make_leaf(
                             (place, type_name, type_name, (), *(value,) * 4, None, None, None, None)
@@ -166,9 +183,11 @@ class LeafWalker:
                     )
                     return
             if type(type_name) is not str and type(raw.get("class_type")) is not str:
+                self._take(raw)
                 self._walk_inside(place, raw.items(), leaves, depth)
                 return
         elif kind is list:
+            self._take(raw)
             self._walk_inside(place, enumerate(raw), leaves, depth)
             return
         self._add_other(place, raw, leaves)

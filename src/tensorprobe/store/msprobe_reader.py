@@ -173,11 +173,11 @@ class _EntrySource:
             raise DumpError(f"the entry is {type(raw).__name__}, wanted an object")
         if is_parameter_gradients(name):
             # Each gradient stands in a list of its own.
-            single = (
-                (key, value[0] if isinstance(value, list) and len(value) == 1 else value)
+            single = {
+                key: value[0] if isinstance(value, list) and len(value) == 1 else value
                 for key, value in raw.items()
-            )
-            return CallRecord(name, parameters={key: decode(value) for key, value in single})
+            }
+            return CallRecord(name, parameters=_decoded(decoder, single, "parameters"))
         is_recompute = raw.get("is_recompute")
         call = CallRecord(
             name,
@@ -194,17 +194,22 @@ class _EntrySource:
 def _values(decoder: LeafDecoder, raw: dict[str, Any], key: str) -> tuple[Value, ...] | None:
     values = raw.get(key)
     if isinstance(values, list):
-        return tuple([decoder.decode(value) for value in values])
-    if values is not None:
+        if decoder.has_room(len(values)):
+            return tuple([decoder.decode(value) for value in values])
+    elif values is not None:
         decoder.problems.append(f"{key} is {type(values).__name__}, wanted a list")
     return None
 
 
 def _named_values(decoder: LeafDecoder, raw: dict[str, Any], key: str) -> dict[str, Value] | None:
-    values = raw.get(key)
+    return _decoded(decoder, raw.get(key), key)
+
+
+def _decoded(decoder: LeafDecoder, values: Any, key: str) -> dict[str, Value] | None:
     if isinstance(values, dict):
-        return {name: decoder.decode(value) for name, value in values.items()}
-    if values is not None:
+        if decoder.has_room(len(values)):
+            return {name: decoder.decode(v, way=len(name)) for name, v in values.items()}
+    elif values is not None:
         decoder.problems.append(f"{key} is {type(values).__name__}, wanted an object")
     return None
 

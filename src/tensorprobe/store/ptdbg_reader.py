@@ -24,7 +24,6 @@ from tensorprobe.records import (
     Frame,
     ListValue,
     Number,
-    ScalarValue,
     TensorValue,
     UnknownValue,
     Value,
@@ -33,8 +32,9 @@ from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import RankDump
 from tensorprobe.store.entry_file import map_file
 from tensorprobe.store.json_text import parse_json
-from tensorprobe.store.leaf_decode import is_size
+from tensorprobe.store.leaf_decode import is_shape
 from tensorprobe.store.leaves import CallLeaves
+from tensorprobe.store.scalar_decode import fits_float, read_scalar, shown
 
 __all__ = ["open_ptdbg_file"]
 
@@ -44,6 +44,10 @@ _PROCESS_OFFSET = 100_000
 _NOT_RECORDED = UnknownValue("not recorded")
 # More digits than these are damage: no call takes so many arguments.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
+
+# One after the other: a file may have as many lines as bytes.
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+_MOST_PROBLEMS = 1000
 
 _Tree = dict[str, Any]
 
@@ -58,14 +62,14 @@ def open_ptdbg_file(path: Path, info: DumpInfo) -> RankDump:
     has_data = any(inside(path.parent, path.stem).glob("*.npy"))
     source = _PtdbgSource()
     problems: list[str] = []
-    lines = text.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line:
+    for number, match in enumerate(_LINE.finditer(text), start=1):
+        if len(match[0]) < 2:
             continue
         try:
-            source.add_line(parse_json(line), has_data=has_data)
+            source.add_line(parse_json(match[0]), has_data=has_data)
         except (DumpError, NameFormatError) as err:
-            problems.append(f"line {number} is left out: {err}")
+            if len(problems) < _MOST_PROBLEMS:
+                problems.append(f"line {number} is left out: {err}")
     if not source.names:
         raise DumpError(
             f"{path} is no text dump of ptdbg_ascend: none of its lines is a JSON array with a "
@@ -136,11 +140,11 @@ def _value(md5: Any, dtype: str, shape: Any, statistics: list[Any], data_name: s
         type_name = dtype.removeprefix("<class '").removesuffix("'>")
         match statistics:
             case [(bool() | int() | float() | str()) as value, *_]:
-                return ScalarValue(type_name, value)
+                return read_scalar(type_name, value)
             case _:
                 return UnknownValue(type_name)
-    if not isinstance(shape, list) or not all(is_size(size) for size in shape):
-        raise DumpError(f"a tensor has the shape {shape!r}, wanted a list of sizes")
+    if not is_shape(shape):
+        raise DumpError(f"a tensor has the shape {shown(shape)}, wanted a list of sizes")
     largest, smallest, mean, norm = (_number(entry) for entry in [*statistics, *[None] * 4][:4])
     return TensorValue(
         dtype,
@@ -156,7 +160,7 @@ def _value(md5: Any, dtype: str, shape: Any, statistics: list[Any], data_name: s
 
 def _number(entry: Any) -> Number | None:
     # "Nan" and [] say that the tool did not compute it.
-    return entry if isinstance(entry, (bool, int, float)) else None
+    return entry if fits_float(entry) else None
 
 
 def _put(tree: _Tree, path: tuple[str, ...], value: Value) -> None:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from tensorprobe.compiled import load_compiled
 from tensorprobe.dtypes import DType, dtype_of_numpy
 from tensorprobe.errors import DumpError, TensorFileError, UnsafeFileError
+from tensorprobe.store.machine_memory import most_memory
 from tensorprobe.store.tensor_pickle import (
     MAX_PICKLE_BYTES,
     TensorPickle,
@@ -289,6 +290,13 @@ def _view_tensor(buffer: Buffer, start: int, tensor: TensorPickle, where: str) -
     )
     if (last + 1) * itemsize > tensor.storage_numel * tensor.storage_dtype.itemsize:
         raise _damaged(where, "the tensor reaches beyond its record")
+    count = math.prod(tensor.shape) * itemsize
+    # One that is no larger than its record is a part of the file; an expanded one may be anything.
+    if count > tensor.storage_numel * tensor.storage_dtype.itemsize and count > most_memory():
+        raise TensorFileError(
+            f"{where}: is an expanded tensor of {count:,} bytes, more than this machine has memory "
+            "for; save it as it is before expand()"
+        )
     # The step of a dimension of size 1 is never taken, and may be too large for numpy.
     strides = [
         0 if size == 1 else step * itemsize
