@@ -137,7 +137,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     folder = scratch / "dumps"
     failures: list[str] = []
-    dumps = list(write_dumps(folder, count, seed, odd_names=command != "overflow"))
+    dumps = list(write_dumps(folder, count, seed, odd_names=True))
     if command in ("precheck", "overflow"):
         failures += look_at_all(command, folder, scratch, count)
     else:

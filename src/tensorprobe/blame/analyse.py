@@ -34,7 +34,7 @@ from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_inde
 from tensorprobe.blame.type_change import TypeChange, find_type_change
 from tensorprobe.blame.walk import TF32, Walk
 from tensorprobe.compare.measure import DataDistance
-from tensorprobe.records import CallRecord, ScalarValue, TensorValue
+from tensorprobe.records import CallRecord, ScalarValue, TensorValue, Value
 from tensorprobe.store import RankDump
 
 __all__ = ["ArgumentChange", "RankAnalysis", "Suspect", "analyse_rank"]
@@ -364,13 +364,22 @@ def _changed_arguments(mine: CallRecord, other: CallRecord) -> tuple[ArgumentCha
         if place[0] != "kwargs" and not (place in ours and place in theirs):
             continue
         values = (ours.get(place, _NOT_GIVEN), theirs.get(place, _NOT_GIVEN))
-        if any(isinstance(item, TensorValue) for item in values) or values[0] == values[1]:
+        if any(isinstance(item, TensorValue) for item in values) or _are_alike(*values):
             continue
         if not any(isinstance(item, ScalarValue) and item is not _NOT_GIVEN for item in values):
             continue
         shown = [str(item.value) if isinstance(item, ScalarValue) else str(item) for item in values]
         found.append(ArgumentChange(".".join(place), *shown))
     return tuple(found)
+
+
+def _are_alike(mine: Value, other: Value) -> bool:
+    """Whether two arguments are the same; NaN is what NaN is."""
+    if mine == other:
+        return True
+    if not (isinstance(mine, ScalarValue) and isinstance(other, ScalarValue)):
+        return False
+    return mine.value != mine.value and other.value != other.value
 
 
 def _name_gradients(

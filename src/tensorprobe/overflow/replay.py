@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tensorprobe.errors import RebuildError
-from tensorprobe.names import ApiCall, forward_of, kind_of_call
+from tensorprobe.names import ApiCall, forward_of, is_call_name, kind_of_call
 from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.overflow_rule import LARGEST, Extent, find_overflow, is_nonfinite
 from tensorprobe.precheck.both_sides import BothSides, CannotJudgeError
@@ -80,7 +80,7 @@ class _Replaying:
 
     def __init__(self, part: RankDump, name: str) -> None:
         self._part = part
-        if kind_of_call(name)[0] != "api":
+        if is_call_name(name) and kind_of_call(name)[0] != "api":
             raise RebuildError(
                 "the code of a module is not in a dump; capture with level L1 or mix, which record "
                 "the calls inside it"

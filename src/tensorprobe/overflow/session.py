@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import ConfigError
-from tensorprobe.names import ApiCall, parse_call
+from tensorprobe.names import ApiCall, is_call_name, parse_call
 from tensorprobe.overflow.origin import Origin, find_origins
 from tensorprobe.overflow.select import FoundOverflow, find_overflows, range_text
 from tensorprobe.overflow.verdict import Replay, Verdict
@@ -197,7 +197,7 @@ def _line_of(part: RankDump, name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    call = parse_call(name)
+    call = parse_call(name) if is_call_name(name) else None
     if isinstance(call, ApiCall) and call.direction == "forward":
         return f"{call.api_type}.{call.api_name}.{call.number}"
     return name

@@ -14,10 +14,12 @@ from collections.abc import Sequence
 
 import torch
 
+from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall
 from tensorprobe.records import TensorValue
 from tensorprobe.replay.memory import require_room
 from tensorprobe.replay.rebuild import find_dtype
+from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = ["make_inputs", "make_like", "seed_of"]
 
@@ -77,13 +79,29 @@ def make_inputs(name: ApiCall, values: Sequence[TensorValue], seed: int) -> list
     tensors = []
     for place, value in enumerate(values):
         dtype = find_dtype(value.dtype)
-        if dtype is torch.bool:
-            tensors.append(_mask(value, _count_of_true(api, values, place), generator))
-        elif not (dtype.is_floating_point or dtype.is_complex):
-            tensors.append(_integers(value, dtype, api, generator))
-        else:
-            tensors.append(_floats(value, dtype, api, place, generator))
+        try:
+            tensors.append(_tensor(value, dtype, api, values, place, generator))
+        except REFUSALS as err:
+            raise RebuildError(
+                f"no {value.dtype} of the shape {list(value.shape)} between {value.min} and "
+                f"{value.max} can be made up: {err}"
+            ) from err
     return tensors
+
+
+def _tensor(
+    value: TensorValue,
+    dtype: torch.dtype,
+    api: str,
+    values: Sequence[TensorValue],
+    place: int,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    if dtype is torch.bool:
+        return _mask(value, _count_of_true(api, values, place), generator)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return _integers(value, dtype, api, generator)
+    return _floats(value, dtype, api, place, generator)
 
 
 def make_like(tensors: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor | None]:

@@ -37,6 +37,7 @@ from tensorprobe.replay.bounds import require_bounded_result, require_inside_sto
 from tensorprobe.replay.functions import find_function, parse_api_call
 from tensorprobe.replay.memory import require_room
 from tensorprobe.replay.recorded import tensor_values
+from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.store.dump import RankDump
 from tensorprobe.summary.host import from_host
 
@@ -144,12 +145,14 @@ def load_tensor(part: RankDump, value: TensorValue) -> torch.Tensor:
             )
         require_room((value.shape,), f"the data file {value.data_name}")
         tensor = from_host(data)
-    except (DumpError, TypeError) as err:
-        raise RebuildError(str(err)) from err
-    if str(tensor.dtype) != value.dtype:
         # ptdbg_ascend keeps bfloat16 as float32, which holds the same numbers.
-        tensor = tensor.to(find_dtype(value.dtype))
-    return tensor
+        return tensor if str(tensor.dtype) == value.dtype else tensor.to(find_dtype(value.dtype))
+    except DumpError as err:
+        raise RebuildError(str(err)) from err
+    except REFUSALS as err:
+        raise RebuildError(
+            f"the data file {value.data_name} is no {value.dtype} of this torch: {err}"
+        ) from err
 
 
 # Of these tensors a dump has the numbers and not where they stood, or what stood for them.
