@@ -1,4 +1,7 @@
-"""One step of one rank: the watchers that are on, and the recorder they feed."""
+"""One step of one rank: the watchers that are on, and the recorder they feed.
+
+Past 500 lines, as all watchers ask here what is wanted and what is recorded of a call.
+"""
 
 from __future__ import annotations
 
@@ -401,12 +404,15 @@ class Session:
         inputs = named = edges = None
         given: list[torch.Tensor] = []
         start = 0
+        stack: tuple[Frame, ...] = ()
         try:
             # The mode is on around a function of the user's own.
             with torch._C.DisableTorchFunction():
                 if is_wanted and self._with_inputs:
                     inputs = recorder.draft_all(shown, f"{name}.input")
                     named = recorder.draft_named(shown_by_name, f"{name}.kwargs")
+                if is_wanted:
+                    recorder.begin(name, stack := self.read_stack())
                 if torch.is_grad_enabled():
                     given = tensors_in(shown)
                     if shown_by_name:
@@ -437,7 +443,7 @@ class Session:
                         kwargs=named,
                         outputs=outputs,
                         is_recompute=self.recomputation.is_running(),
-                        stack=self.read_stack(),
+                        stack=stack,
                         parent=parent,
                     )
                 else:

@@ -86,16 +86,24 @@ class Claim:
         elif data.exists():
             shutil.rmtree(data)
 
-    def take_dump_of(self, other: Claim) -> None:
-        """Move the finished dump of another claimed folder here, in place of the one here.
+    def move_dump_to(self, folder: Path) -> Path:
+        """Move the finished dump of this folder to where it belongs, in place of the one there.
+
+        Returns:
+            Where it is now: a sibling, if another writer holds the folder.
 
         Raises:
             OSError: it cannot be moved, or not all of it.
         """
-        self.remove_old_dump()
-        for name in (DATA_FOLDER, *reversed(_FILES)):
-            if (other.folder / name).exists():
-                os.replace(other.folder / name, self.folder / name)
+        target = claim_folder(folder)
+        try:
+            target.remove_old_dump()
+            for name in (DATA_FOLDER, *reversed(_FILES)):
+                if (self.folder / name).exists():
+                    os.replace(self.folder / name, target.folder / name)
+        finally:
+            target.release()
+        return target.folder
 
 
 def claim_folder(folder: Path) -> Claim:
