@@ -52,6 +52,7 @@ from tensorprobe.config import Config
 from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
+from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.store.writer import DumpWriter
 
@@ -69,6 +70,7 @@ class Session:
         step: int,
         rank: int | None,
         run: str | None = None,
+        run_folders: RunFolders | None = None,
         tell: Callable[[str], None],
         transport: TensorTransport,
         tell_once: Callable[[str], None] | None = None,
@@ -103,6 +105,7 @@ class Session:
             on_trouble=tell,
             opens_late=not is_first,
             on_refusal=lambda why: self.tell_once(no_dump_notice(config.dump_path, why)),
+            run_folders=run_folders,
         )
         self._transport = transport
         self._overflows = overflows

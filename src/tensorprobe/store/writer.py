@@ -38,6 +38,7 @@ from tensorprobe.store.layout import DATA_FOLDER, GAPS_KEY
 from tensorprobe.store.leaf_encode import EncodableCall, encode_call, text_of_data_name
 from tensorprobe.store.losses import Losses
 from tensorprobe.store.module_tree import ModuleTree
+from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.tensor_data import TensorData
@@ -65,6 +66,7 @@ class DumpWriter:
             with it at the latest.
         opens_late: whether the folder is only taken when there is something to write.
         on_refusal: told why, in place of `on_trouble`, when the folder cannot be taken.
+        run_folders: those of the run that this is a step of.
 
     Attributes:
         is_refused: whether the folder could not be taken, so that there is no dump.
@@ -82,8 +84,10 @@ class DumpWriter:
         host: DumpWriter | None = None,
         opens_late: bool = False,
         on_refusal: Callable[[str], None] | None = None,
+        run_folders: RunFolders | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self._claim_folder = claim_folder if run_folders is None else run_folders.claim
         self._info = info
         self._file_format = file_format
         self._on_trouble = on_trouble
@@ -346,7 +350,7 @@ class DumpWriter:
         return TensorFiles(self.folder / DATA_FOLDER, self._file_format, names, self._lose_data)
 
     def _start(self) -> None:
-        claim = claim_folder(self.folder)
+        claim = self._claim_folder(self.folder)
         if claim.folder != self.folder:
             self._on_trouble(
                 f"{self.folder} is being written already; this dump goes to {claim.folder}"
@@ -377,7 +381,12 @@ class DumpWriter:
     def _leave(self, claim: Claim, move_to: Path | None) -> None:
         try:
             if move_to is not None and move_to != self.folder:
-                self.folder = claim.move_dump_to(move_to)
+                target = self._claim_folder(move_to)
+                try:
+                    target.take_dump_of(claim)
+                    self.folder = target.folder
+                finally:
+                    target.release()
         except OSError as err:
             self._on_trouble(
                 f"{self.folder} belongs to {move_to} and could not be moved: {err.strerror or err}"
