@@ -127,4 +127,4 @@ class KeptData:
             file = self._awaited.popleft()
             if not file.is_done:
                 # Ctrl-C, for one, came while it was written.
-                file.fail(InterruptedError("it was interrupted"))
+                file.fail(InterruptedError("its writing did not come to an end"))
