@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from killed_runs import finish_run, kill_run
 
+from overflow_runs import LateStatistics
+from tensorprobe import PrecisionDebugger
 from tensorprobe.records import TensorValue
 from tensorprobe.store import open_dump
 
@@ -131,3 +134,23 @@ def test_the_operator_that_a_run_is_killed_in_is_named(tmp_path: Path) -> None:
         "Torch.cos.0.forward",
     ]
     assert part.stack("Torch.cos.0.forward")[-1].line == 17
+
+
+def test_calls_whose_values_are_still_on_a_device_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorprobe.capture.recorder.StatisticsQueue", LateStatistics)
+    given = torch.ones(2)
+    debugger = PrecisionDebugger(dump_path=tmp_path)
+    debugger.start()
+    torch.relu(given)
+    torch.tanh(given)
+    # What is on the disk now is what a kill would leave.
+    (part,) = open_dump(tmp_path).parts
+    assert list(part.names) == []
+    (gap,) = [gap.problem for gap in part.gaps if "had not arrived" in gap.problem]
+    assert gap.startswith("values of 2 calls had not arrived from their device: ")
+    for name in ("Torch.relu.0.forward", "Torch.tanh.0.forward"):
+        assert f"{name} ({__file__}:{part.stack(name)[0].line})" in gap
+    debugger.step()
+    assert open_dump(tmp_path).gaps == ()
