@@ -1,4 +1,8 @@
-"""A file that appears under its name only when it is whole, and leaves nothing behind if not."""
+"""Files that are new: one that appears only when it is whole, one in the place of what was there.
+
+Neither goes through a link: what stands under a name is replaced, and where a link led is not
+touched. A folder may be shared, and anybody who may write into it may leave a link there.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["HiddenFile", "new_file"]
+__all__ = ["HiddenFile", "make_anew", "new_file"]
 
 # One sequence for all threads of a process: its next() is atomic.
 _HIDDEN_NUMBERS = itertools.count()
 _HIDDEN_ATTEMPTS = 1000
+_REPLACING_ATTEMPTS = 10
 
 
 @contextmanager
@@ -38,6 +43,23 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
     except BaseException:
         hidden.discard()
         raise
+
+
+def make_anew(path: str | os.PathLike[str]) -> int:
+    """Make an empty file in the place of whatever is there; returns its descriptor.
+
+    Raises:
+        OSError: it cannot be made, or somebody makes one in its place again and again.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    for _ in range(_REPLACING_ATTEMPTS):
+        try:
+            return os.open(path, flags, 0o666)
+        except FileExistsError:
+            # Also a link, and a second name of a file that is somebody else's.
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+    return os.open(path, flags, 0o666)
 
 
 class HiddenFile:

@@ -3,10 +3,15 @@
 A pool of the standard library may not be interrupted: Ctrl-C, when the caller has just been given
 a lock of `threading.Condition`, keeps that locked, and whoever ends the pool then waits for a
 thread that waits for the lock. Here both sides meet in queues alone, which are of one piece.
+
+Python waits for a new thread to say that it runs, and one that finds no memory to do so ends
+without a word. So a thread is only started where there is room for it; else the caller does its
+work.
 """
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -16,11 +21,37 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from tensorprobe.interrupts import uninterrupted
 
-__all__ = ["Pending", "ThreadPool"]
+__all__ = ["Pending", "ThreadPool", "start_thread"]
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 _Tasks: TypeAlias = "SimpleQueue[Pending[Any] | None]"
+
+# What a thread needs beside its stack until it runs, with room for what others take meanwhile.
+_ROOM = 16 << 20
+_USUAL_STACK = 8 << 20
+
+
+def start_thread(thread: threading.Thread) -> bool:
+    """Start a thread; returns whether there was room for it."""
+    try:
+        # Given back at once: it is only asked for.
+        mmap.mmap(-1, (threading.stack_size() or _stack_limit()) + _ROOM).close()
+        # One that was interrupted there may wait for ever.
+        with uninterrupted():
+            thread.start()
+    except (OSError, MemoryError, RuntimeError):
+        return False
+    return True
+
+
+def _stack_limit() -> int:
+    try:
+        import resource
+    except ImportError:
+        return _USUAL_STACK
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return _USUAL_STACK if limit == resource.RLIM_INFINITY else limit
 
 
 class Pending(Generic[Result]):
@@ -100,8 +131,13 @@ class ThreadPool:
                 # Not to be waited for at the end of the process: whoever needs the work closes.
                 thread = threading.Thread(target=_work, args=(tasks,), name=self._name, daemon=True)
                 with uninterrupted():
-                    thread.start()
-                    self._threads.append(thread)
+                    if start_thread(thread):
+                        self._threads.append(thread)
+            is_alone = not self._threads
+        if is_alone:
+            with suppress(Empty):
+                while (waiting := tasks.get_nowait()) is not None:
+                    waiting.do()
         return task
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

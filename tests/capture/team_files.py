@@ -49,8 +49,11 @@ class TeamFiles:
     def fail(self, what: str, err: Exception | None) -> None:
         self.failures.append(f"{what}: {err}")
 
+    def lose(self, name: str, data_name: str, err: Exception | None) -> None:
+        self.failures.append(f"{name} in {data_name}: {err}")
+
     def promise(self, name: str, frame: tuple[bytes, bytes] = (b"", b"")) -> PendingFile:
-        return PendingFile(name, str(self.folder), name, "", frame, self.fail)
+        return PendingFile(name, str(self.folder), name, "", frame, self.lose)
 
     def begin(
         self, name: str, tensor: torch.Tensor, release: Callable[[], None] | None = None

@@ -210,13 +210,13 @@ def test_what_a_handler_raises_at_a_stop_reaches_the_program(
     debugger = PrecisionDebugger(dump_path=tmp_path, level="L0")
     debugger.start(model)
     model(torch.ones(2, 3))
-    is_ready = Recorder._is_ready
+    write_ready = Recorder._write_ready
 
-    def interrupted(recorder: Recorder, record: Any) -> bool:
+    def interrupted(recorder: Recorder) -> None:
         signal.raise_signal(signal.SIGALRM)
-        return is_ready(recorder, record)
+        write_ready(recorder)
 
-    monkeypatch.setattr(Recorder, "_is_ready", interrupted)
+    monkeypatch.setattr(Recorder, "_write_ready", interrupted)
     with pytest.raises(raised, match="the time is over"):
         debugger.stop()
     monkeypatch.undo()

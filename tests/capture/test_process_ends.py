@@ -33,7 +33,6 @@ def test_a_long_step_is_written_though_few_numbers_are_asked_for(
 ) -> None:
     recorder = "tensorprobe.capture.recorder"
     monkeypatch.setattr(f"{recorder}.StatisticsQueue", SentStatistics)
-    monkeypatch.setattr(f"{recorder}._LONGEST_WAIT", 0.0)
     monkeypatch.setattr(f"{recorder}._LONGEST_WAIT_ON_DEVICE", 0.0)
     given = torch.ones(2)
     debugger = PrecisionDebugger(dump_path=tmp_path)

@@ -40,8 +40,8 @@ class Dump:
         loaded: torch.Tensor = torch.load(self.folder / f"{name}.pt", weights_only=True)
         return loaded
 
-    def _lose(self, what: str, err: Exception | None) -> None:
-        self.losses.append(f"{what}: {err}")
+    def _lose(self, name: str, data_name: str, err: Exception | None) -> None:
+        self.losses.append(f"{name} in {data_name}: {err}")
 
 
 class SlowLane:
@@ -159,7 +159,7 @@ def test_a_copy_that_fails_costs_its_file_alone(tmp_path: Path) -> None:
     transport.drain()
     assert lost.is_lost and kept.data_name == "kept.pt" and lane.ends == 1
     assert dump.losses == [
-        "the data of lost: it could not be copied from its device (no copy today)"
+        "lost in lost.pt: it could not be copied from its device (no copy today)"
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.pt"]
 

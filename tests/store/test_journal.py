@@ -22,3 +22,17 @@ def test_closing_again_closes_nobody_elses_file(tmp_path: Path) -> None:
     os.close(other)
     assert (tmp_path / "other").read_bytes() == b"mine"
     assert (tmp_path / "dump.json.part").read_bytes() == b"{"
+
+
+def test_the_last_such_text_is_blanked_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A few bytes at a time, so that the text lies across the ends of what is read at once.
+    monkeypatch.setattr("tensorprobe.store.journal._SEARCHED_AT_ONCE", 5)
+    journal = Journal(str(tmp_path / "a"))
+    journal.append(b"one two one three")
+    assert journal.blank(b" one") and not journal.blank(b"four")
+    journal.append(b" four")
+    journal.publish()
+    journal.close()
+    assert (tmp_path / "a").read_bytes() == b"one two     three four"

@@ -114,8 +114,13 @@ def test_every_killed_run_opens_and_holds_all_its_finished_records(killed: Kille
                 data = part.load(leaf.value)
                 assert data.shape == (number % 50,)
                 assert (data.array == number).all()
-        # The system may stop a killed process in the middle of a write, where a page ends.
-        allowed = ("the dump was not closed", "is incomplete and left out")
+        # The system may stop a killed process in the middle of a write, where a page ends, or when
+        # a call's place is written and its record is not.
+        allowed = (
+            "the dump was not closed",
+            "is incomplete and left out",
+            "had begun and not ended",
+        )
         assert all(any(a in gap.problem for a in allowed) for gap in part.gaps), part.gaps
 
 

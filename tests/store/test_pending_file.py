@@ -24,8 +24,8 @@ CONTENT = NUMBERS.array.tobytes()
 class Losses(list[str]):
     """Collects what is lost."""
 
-    def __call__(self, what: str, err: Exception | None) -> None:
-        self.append(f"{what}: {err}")
+    def __call__(self, name: str, data_name: str, err: Exception | None) -> None:
+        self.append(f"{name} in {data_name}: {err}")
 
 
 def promise(folder: Path, losses: Losses, name: str = "a") -> PendingFile:
@@ -60,7 +60,7 @@ def test_parts_in_any_order_make_the_file_that_one_write_makes(
 ) -> None:
     losses = Losses()
     file = promise(tmp_path, losses)
-    assert not file.is_done and file.data_name is None
+    assert not file.is_done and file.data_name == "a.pt"
     write_parts(file, [5000, 5000, 2000], order)
     assert file.is_done and file.data_name == "a.pt" and losses == []
     expected = b"".join(bytes(piece) for piece in pt_pieces(NUMBERS))
@@ -83,7 +83,8 @@ def test_a_part_that_does_not_arrive_costs_the_whole_file_once(tmp_path: Path) -
     assert not file.is_done
     file.write_part(8000, CONTENT[8000:], is_last=True, wait=arrived)
     assert file.is_lost and second_name.is_lost
-    assert losses == [f"the data of {name}: the device is gone" for name in "ab"]
+    assert losses == [f"{name} in {name}.pt: the device is gone" for name in "ab"]
+    assert file.data_name is None
     assert os.listdir(tmp_path / "data") == []
 
 
@@ -116,4 +117,4 @@ def test_no_two_values_share_a_file_unless_they_are_told_to(tmp_path: Path) -> N
     assert first is not None
     assert files.promise("a", FLOAT, NUMBERS.shape) is None
     assert files.promise_link("a", first) is None
-    assert losses == ["the data of a, which came a second time,: None"] * 2
+    assert losses == ["a in a.pt: None"] * 2

@@ -287,3 +287,21 @@ print(writer.lost, len(told))
     # The last piece fits in part; one more is lost for the tensor, and one for the end of the file.
     assert len(kept) % 50 and lost == 400 - len(kept) + 2
     assert told == 1
+
+
+def test_data_that_are_lost_after_their_record_lose_their_name_in_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    with DumpWriter(tmp_path, DumpInfo(task="tensor"), on_trouble=told.append) as writer:
+        files, names = writer.tensor_files, [f"Torch.a.0.forward.input.{n}" for n in range(2)]
+        assert files is not None
+        dtype = DTYPES["torch.float32"]
+        lost, kept = (files.promise(name, dtype, (1,)) for name in names)
+        assert lost is not None and kept is not None
+        values = tuple(TensorValue(dtype.name, (1,), data_name=f.data_name) for f in (lost, kept))
+        assert writer.write(CallRecord("Torch.a.0.forward", inputs=values))
+        kept.write(bytes(4))
+        lost.fail(OSError(28, "No space left on device"))
+    (call,) = open_dump(tmp_path)
+    assert call.inputs is not None
+    found = [value.data_name for value in call.inputs if isinstance(value, TensorValue)]
+    assert found == [None, f"{names[1]}.pt"] and len(told) == 1

@@ -17,6 +17,7 @@ void forget(Call *call)
     Py_XDECREF(call->parameters);
     Py_XDECREF(call->edges);
     Py_XDECREF(call->start);
+    Py_XDECREF(call->stack);
 }
 
 PyObject *number_call(Gate *self, PyObject *key)
@@ -70,9 +71,9 @@ int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_nam
     return 0;
 }
 
-static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
+static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *frame)
 {
-    if (describe_before(self, call, shown, shown_named, NULL))
+    if (describe_before(self, call, shown, shown_named, NULL) || note_beginning(self, call, frame))
         return -1;
     int has_gradients = is_true(PyObject_CallObject(self->is_grad_enabled, NULL));
     return has_gradients > 0 ? note_edges(self, call, shown, shown_named) : has_gradients;
@@ -180,9 +181,9 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     return failed ? -1 : 0;
 }
 
-int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent)
+int look_after(Gate *self, Call *call, PyObject *result, PyObject *parent)
 {
-    int failed = add_record(self, call, result, frame, parent);
+    int failed = add_record(self, call, result, parent);
     if (!failed && call->edges)
         failed = watch_gradients(self, call, result, parent);
     return failed ? -1 : 0;
@@ -248,7 +249,7 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
     call.given = shown;
     call.given_named = shown_named;
     int is_lost = begin_call(self, &call, full_name);
-    if (!is_lost && look_before(self, &call, shown, shown_named))
+    if (!is_lost && look_before(self, &call, shown, shown_named, frame))
         is_lost = report_failure(self, call.name);
     if (!is_lost && !(result = PyObject_Call(function, args, kwargs)))
         add_raised(self, &call, flags);
@@ -256,7 +257,7 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
         is_lost = note_run(self, flags);
     if (result && !is_lost) {
         PyObject *parent = current_module(self);
-        if (!parent || look_after(self, &call, result, frame, parent))
+        if (!parent || look_after(self, &call, result, parent))
             is_lost = report_failure(self, call.name);
         Py_XDECREF(parent);
     }

@@ -10,14 +10,14 @@
 #define TEXTS(X)                                                                                     \
     X(_add) X(_error) X(_folder) X(_followers) X(_hidden) X(_lock) X(_lose) X(_name) X(_names)  \
     X(_parts_left) X(_promised_name) X(_take) X(data_name) X(end) X(follow) X(follow_uncalled) X(frame) X(is_done)      \
-    X(is_lost) X(names) X(path) X(promised) X(suffix) X(tensor_files) X(write)                       \
+    X(is_lost) X(names) X(path) X(suffix) X(tensor_files) X(write)                       \
     X(TBackward0) X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
     X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \
-    X(_is_closed) X(_is_view) X(_line) X(_look) X(_looked) X(_modules)               \
-    X(_parameters) X(_saved_self_sym_sizes) X(_sequence_nr) X(_text) X(_threads) X(_unlooked) X(_unsent) X(_version)          \
+    X(_is_closed) X(_is_view) X(_line) X(_modules)               \
+    X(_parameters) X(_saved_self_sym_sizes) X(_sequence_nr) X(_text) X(_threads) X(_unsent) X(_version)          \
     X(_view_inputs) X(acquire) X(memory) X(alive) X(args) X(as_strided) X(ask) X(asked) X(call) X(checked) X(checksums)      \
     X(count) X(data_ptr) X(defaults) X(delivered) X(detach) X(done) X(dtype) X(edges) X(f_back)      \
-    X(f_lasti) X(f_locals) X(fail) X(file) X(files) X(find_rest) X(forget_tensors) X(forward)        \
+    X(f_lasti) X(f_locals) X(fail) X(file) X(find_rest) X(forget_tensors) X(forward)        \
     X(full_name) X(get_device) X(grad_fn) X(has_inner) X(hook) X(inputs) X(is_active) X(is_by_python) X(is_cast) X(is_conj)       \
     X(is_contiguous) X(is_inference) X(is_late) X(is_meta) X(is_neg) X(is_nested) X(is_paused)       \
     X(is_recompute) X(is_sealed) X(kwargs) X(layout) X(leave) X(leaves) X(measured) X(missing) X(module)      \
@@ -32,12 +32,12 @@ TEXTS(DECLARE)
 /* What a gate uses of the session's parts, by the names that gate.py gives them. */
 #define PARTS(X)                                                                                     \
     X(session) X(modules) X(recorder) X(gradients) X(statistics) X(checksums) X(drafts) X(owners)    \
-    X(memory_class) X(merge) X(known_ints) X(counters) X(pending_class) X(add_pending) X(lock)       \
+    X(memory_class) X(merge) X(known_ints) X(counters) X(pending_class) X(begin) X(lock)       \
     X(done) X(add_handle) X(stacks) X(codes) X(read_stack) X(inside_custom) X(tensor_class)          \
     X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
-    X(is_transforming) X(monotonic) X(without_functions) X(backward_of)          \
-    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(team) X(data) X(writer)    \
+    X(is_transforming) X(without_functions) X(backward_of)          \
+    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(team) X(writer)    \
     X(written_tensors) X(add_raised)                                                                 \
     X(file_class) X(await_file) X(frames) X(frame_of) X(kernel_types) X(writes_aside) X(is_kept) X(borrow)
 /* What it uses of the watcher of modules, where there is one. */
@@ -63,8 +63,6 @@ typedef struct {
     PyObject *backward_names;
     Py_ssize_t deepest, many, batch, most_elements;
     int with_checksums;
-    Py_ssize_t together, together_on_device;
-    double longest_wait, longest_wait_on_device;
     int is_distributed;
     /* Where the last call was made that is known to the gradients. */
     unsigned long thread;
@@ -76,7 +74,7 @@ typedef struct {
 
 /* One call, between its beginning and its record; all but what a function was given is owned. */
 typedef struct {
-    PyObject *name, *backward, *inputs, *named, *parameters, *edges, *start;
+    PyObject *name, *backward, *inputs, *named, *parameters, *edges, *start, *stack;
     PyObject *given, *given_named;
     /* As GradientWatcher.watch has them. */
     int is_sealed, is_late;
@@ -179,7 +177,9 @@ PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *na
                       PyObject *parameters, PyObject *outputs, PyObject *is_recompute, PyObject *stack,
                       PyObject *parent);
 int queue_record(Gate *self, PyObject *record);
-int add_record(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent);
+/* Say that a call begins, and where: a run that ends inside it is told from one that ends behind it. */
+int note_beginning(Gate *self, Call *call, PyObject *frame);
+int add_record(Gate *self, Call *call, PyObject *result, PyObject *parent);
 
 /* _calls.c: a method of a gate. */
 
@@ -187,7 +187,7 @@ PyObject *answer_torch(PyObject *object, PyObject *given, PyObject *named);
 /* Parts of any call: what it is given, where the gradients of that go, and its record. */
 int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *parameters);
 int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named);
-int look_after(Gate *self, Call *call, PyObject *result, PyObject *frame, PyObject *parent);
+int look_after(Gate *self, Call *call, PyObject *result, PyObject *parent);
 void forget(Call *call);
 /* Hook a node until the gradients are closed. */
 int keep_hook(Gate *self, PyObject *node, PyObject *hook);

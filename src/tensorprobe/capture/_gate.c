@@ -282,26 +282,20 @@ static int take_number(PyObject *parts, const char *name, double *number)
 
 static int take_parts(Gate *self, PyObject *parts)
 {
-    double deepest, many, batch, together, together_on_device, with_checksums, most_elements;
+    double deepest, many, batch, with_checksums, most_elements;
 #define TAKE(part)                                                                                   \
     if (take_part(parts, #part, &self->part))                                                        \
         return -1;
     PARTS(TAKE)
     if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
-        take_number(parts, "together", &together) || take_number(parts, "batch", &batch) ||
-        take_number(parts, "with_checksums", &with_checksums) ||
-        take_number(parts, "most_elements", &most_elements) ||
-        take_number(parts, "together_on_device", &together_on_device) ||
-        take_number(parts, "longest_wait", &self->longest_wait) ||
-        take_number(parts, "longest_wait_on_device", &self->longest_wait_on_device))
+        take_number(parts, "batch", &batch) || take_number(parts, "with_checksums", &with_checksums) ||
+        take_number(parts, "most_elements", &most_elements))
         return -1;
     self->with_checksums = with_checksums != 0;
     self->deepest = (Py_ssize_t)deepest;
     self->many = (Py_ssize_t)many;
     self->batch = (Py_ssize_t)batch;
     self->most_elements = (Py_ssize_t)most_elements;
-    self->together = (Py_ssize_t)together;
-    self->together_on_device = (Py_ssize_t)together_on_device;
     return 0;
 }
 

@@ -45,7 +45,7 @@ static PyObject *make_file(Gate *self, PyObject *files, PyObject *name, PyObject
                  give(file, text__lose, PyObject_GetAttr(files, text__lose)) ||
                  PyObject_SetAttr(file, text__lock, Py_None) || PyObject_SetAttr(file, text__hidden, Py_None) ||
                  give(file, text__followers, PyList_New(0)) || give(file, text__parts_left, PyLong_FromLong(0)) ||
-                 PyObject_SetAttr(file, text__error, Py_None) || PyObject_SetAttr(file, text_data_name, Py_None) ||
+                 PyObject_SetAttr(file, text__error, Py_None) || PyObject_SetAttr(file, text_data_name, data_name) ||
                  PyObject_SetAttr(file, text_is_done, Py_False)))
         Py_CLEAR(file);
     Py_XDECREF(folder);
@@ -77,7 +77,7 @@ static PyObject *promise(Gate *self, PyObject *name, PyObject *suffix, PyObject 
     Py_XDECREF(files);
     if (file && file != Py_None) {
         PyObject *waits = PyObject_CallFunctionObjArgs(self->await_file, file, NULL);
-        if (!waits || increase(self->data, text_promised) < 0)
+        if (!waits)
             Py_CLEAR(file);
         Py_XDECREF(waits);
     }

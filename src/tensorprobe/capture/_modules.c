@@ -159,6 +159,7 @@ static int add_running(Gate *self, PyObject *running, PyObject *module, Call *ca
                  PyObject_SetAttr(made, text_parameters, call->parameters) ||
                  PyObject_SetAttr(made, text_edges, call->edges) ||
                  PyObject_SetAttr(made, text_start, call->start) ||
+                 PyObject_SetAttr(made, text_stack, call->stack) ||
                  PyObject_SetAttr(made, text_is_by_python, Py_False) ||
                  PyObject_SetAttr(made, text_has_inner, Py_False) || PyList_Append(running, made);
     Py_XDECREF(parent);
@@ -181,10 +182,14 @@ static int enter(Gate *self, PyObject *module, PyObject *args, PyObject *kind)
         named = keywords_beside(args);
         running = named ? running_here(self) : NULL;
         /* Gradients may be turned on inside. */
-        int failed = !running || describe_before(self, &call, args, named, own) ||
+        PyObject *frame = (PyObject *)PyEval_GetFrame();
+        Py_XINCREF(frame);
+        int failed = !running || !frame || describe_before(self, &call, args, named, own) ||
+                     note_beginning(self, &call, frame) ||
                      note_edges(self, &call, args, named) ||
                      (PyDict_Size(own) && hook_parameters(self, own, path, class_name)) ||
                      add_running(self, running, module, &call);
+        Py_XDECREF(frame);
         outcome = failed ? -1 : 1;
     }
     Py_XDECREF(own);
@@ -204,10 +209,9 @@ static int take_from(PyObject *running, PyObject *attribute, PyObject **value)
 /* Record the call of a module that has run to its end. */
 static int record_module(Gate *self, PyObject *running, PyObject *output, PyObject *module, PyObject *kind)
 {
-    PyObject *parent = NULL, *frame = (PyObject *)PyEval_GetFrame();
+    PyObject *parent = NULL;
     Call call = {0};
-    Py_XINCREF(frame);
-    int failed = !frame || take_from(running, text_name, &call.name) ||
+    int failed = take_from(running, text_name, &call.name) || take_from(running, text_stack, &call.stack) ||
                  take_from(running, text_inputs, &call.inputs) ||
                  take_from(running, text_kwargs, &call.named) ||
                  take_from(running, text_parameters, &call.parameters) ||
@@ -217,7 +221,7 @@ static int record_module(Gate *self, PyObject *running, PyObject *output, PyObje
         call.backward = backward_name(self, call.name);
         call.is_sealed = call.backward ? looks_sealed(module, kind) : -1;
         call.is_late = call.is_sealed < 0 ? -1 : is_true(PyObject_GetAttr(running, text_has_inner));
-        failed = call.is_late < 0 || look_after(self, &call, output, frame, parent);
+        failed = call.is_late < 0 || look_after(self, &call, output, parent);
     }
     if (failed && call.name && parent && !(failed = report_failure(self, call.name))) {
         /* It has a place though it has no record. */
@@ -225,7 +229,6 @@ static int record_module(Gate *self, PyObject *running, PyObject *output, PyObje
         failed = !left;
         Py_XDECREF(left);
     }
-    Py_XDECREF(frame);
     Py_XDECREF(parent);
     forget(&call);
     return failed ? -1 : 1;

@@ -251,6 +251,7 @@ class CollectiveWatcher:
                         _defaults_of(name, function, args, kwargs), f"{call.name}.defaults"
                     )
                     call.stack = session.read_stack()
+                    recorder.begin(call.name, call.stack)
                     call.is_recompute = session.recomputation.is_running()
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(call.name, err)

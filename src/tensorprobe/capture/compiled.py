@@ -267,6 +267,8 @@ class CompiledRegions:
         if torch.is_grad_enabled():
             edges = input_edges(tensors_in((args, tuple(kwargs.values()))))
         stack = session.read_stack() if is_wanted else ()
+        if is_wanted:
+            recorder.begin(full, stack)
         return _Call(full, is_wanted, inputs, named, edges, session.current_module, stack)
 
     def _finish(self, region: _Region) -> None:

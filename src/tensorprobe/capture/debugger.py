@@ -329,6 +329,7 @@ class PrecisionDebugger:
         self._finish_session(keeps_empty=not self._keeps_going)
         self._finisher.wait()
         self._release_memory()
+        self._run.folders.release()
         if self._overflows is not None:
             self._overflows.tell_if_none(_LOG.warning)
         self.is_closed = True
@@ -413,6 +414,7 @@ class PrecisionDebugger:
                 step=self._step,
                 rank=rank,
                 run=self._run.mark(self._config.dump_path, self._step, rank, self._tell),
+                run_folders=self._run.folders,
                 tell=self._notices.tell_of_step,
                 tell_once=self._tell,
                 transport=self._transport,
@@ -426,10 +428,9 @@ class PrecisionDebugger:
     def _finish_session(self, *, keeps_empty: bool = True) -> bool:
         """Publish the dump of the current step; returns whether there is one."""
         session, self._session = self._session, None
-        self._opened_by = None
+        self._opened_by, is_kept = None, False
         if session is None:
             return False
-        is_kept = False
         with self._own_trouble("step"):
             is_kept = session.finish(keeps_empty=keeps_empty)
         self.captured_steps += is_kept
@@ -473,8 +474,7 @@ class PrecisionDebugger:
         if self._session is not None:
             self._session.is_paused = True
         self._session = self._opened_by = self._transport = None
-        self._finisher = Finisher()
-        self._is_started = False
+        self._finisher, self._is_started = Finisher(), False
         if self._loader is not None:
             self._loader.close()
             self._loader = None

@@ -5,8 +5,8 @@
 A tensor on the host is written in the order in which its elements lie in memory, as torch.save
 does: to put them into C order first takes longer than to write them.
 
-Files are promised at once and delivered in that order, as numbers are: a record may be written
-when all files that were promised before it are delivered, which is to say written or lost.
+A file is promised at once, and a record may name it before it is there: who debugs a crash needs
+the last records. Should it be lost, the name is taken out of the record again.
 """
 
 from __future__ import annotations
@@ -32,25 +32,19 @@ class KeptData:
     Args:
         writer: of the dump.
         transport: brings the bytes to the disk.
-
-    Attributes:
-        promised: how many files there are so far.
-        delivered: how many of them, from the first on, are known to be written or lost.
     """
 
     def __init__(self, writer: DumpWriter, transport: TensorTransport) -> None:
         self._writer = writer
         self._transport = transport
+        # Those that may still be on their way, in the order in which they were promised.
         self._awaited: deque[PendingFile] = deque()
-        self.promised = 0
-        self.delivered = 0
         # By dtype, shape and strides.
         self._frames: dict[tuple[object, ...], object] = {}
 
     def parts(self) -> dict[str, Any]:
         """Return what _kept.c keeps data with, by the names that it knows."""
         return {
-            "data": self,
             "writer": self._writer,
             "file_class": PendingFile,
             "await_file": self._awaited.append,
@@ -99,7 +93,6 @@ class KeptData:
         file = files.promise(name, dtype, shape, strides=strides, checksum=checksum)
         if file is not None:
             self._awaited.append(file)
-            self.promised += 1
             laid = None if order is None else tensor.detach().permute(order.axes)
             self._transport.save(tensor, file, team, laid)
         return file
@@ -116,22 +109,22 @@ class KeptData:
         file = None if files is None else files.promise_link(name, same)
         if file is not None:
             self._awaited.append(file)
-            self.promised += 1
             if team is None or not team.link(file, same):
                 file.follow(same)
         return file
 
     def poll(self) -> None:
-        """Count what has been delivered, without waiting."""
+        """Let go of the files that are written or lost, without waiting."""
         awaited = self._awaited
         while awaited and awaited[0].is_done:
             awaited.popleft()
-            self.delivered += 1
 
     def fetch(self) -> None:
         """Wait until every file is written or lost."""
         if self._awaited:
             self._transport.drain()
-        # What is still not done was cut off, by Ctrl-C for one: it has no file.
-        self._awaited.clear()
-        self.delivered = self.promised
+        while self._awaited:
+            file = self._awaited.popleft()
+            if not file.is_done:
+                # Ctrl-C, for one, came while it was written.
+                file.fail(InterruptedError("its writing did not come to an end"))

@@ -31,6 +31,7 @@ from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.graph_edges import is_new, next_sequence_number
 from tensorprobe.capture.written import written_tensors
 from tensorprobe.names import ApiCall, Direction
+from tensorprobe.records import Frame
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -152,6 +153,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         session, recorder = self._session, self._session.recorder
         call = inputs = named = None
         parent = None
+        stack: tuple[Frame, ...] = ()
         try:
             parent, is_wanted = self._find_call()
             if is_wanted and not _is_own_doing(sys._getframe(1)):
@@ -159,13 +161,16 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if call is not None and session.calls.wants_part(call.direction, "input"):
                 inputs = recorder.draft_all(args, f"{call}.input")
                 named = recorder.draft_named(kwargs, f"{call}.kwargs")
+            if call is not None:
+                stack = session.read_stack() if call.direction == "forward" else ()
+                recorder.begin(str(call), stack)
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             recorder.fail(str(func), err)
         try:
             result = func(*args, **kwargs)
         except Exception:
             if call is not None and inputs is not None:
-                self._add(call, parent, inputs, named, None)
+                self._add(call, parent, inputs, named, None, stack)
             raise
         finally:
             if _may_write(func):
@@ -173,7 +178,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 recorder.forget_tensors()
         if call is not None:
             values = result if isinstance(result, (tuple, list)) else (result,)
-            self._add(call, parent, inputs, named, values)
+            self._add(call, parent, inputs, named, values, stack)
         return result
 
     def _add(
@@ -183,6 +188,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs: tuple[Drafted, ...] | None,
         named: Mapping[str, Drafted] | None,
         values: Sequence[Any] | None,
+        stack: tuple[Frame, ...],
     ) -> None:
         """Record an operator and what it returned; None if it raised."""
         session, recorder = self._session, self._session.recorder
@@ -190,14 +196,13 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outputs = None
             if values is not None and session.calls.wants_part(call.direction, "output"):
                 outputs = recorder.draft_all(values, f"{call}.output")
-            is_forward = call.direction == "forward"
             recorder.add(
                 str(call),
                 inputs=inputs,
                 kwargs=named,
                 outputs=outputs,
-                is_recompute=False if is_forward else None,
-                stack=session.read_stack() if is_forward else (),
+                is_recompute=False if call.direction == "forward" else None,
+                stack=stack,
                 parent=parent,
             )
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder

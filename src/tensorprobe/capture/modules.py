@@ -19,6 +19,7 @@ from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.named_models import COMPILED, ModuleNames, named_modules_of
 from tensorprobe.names import ParameterGradients, module_text
+from tensorprobe.records import Frame
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -90,6 +91,8 @@ class _Running:
     parameters: Mapping[str, Drafted] | None
     edges: InputEdges
     start: int
+    # Where it was made; none if there will be no record.
+    stack: tuple[Frame, ...]
     # Whether Python has begun it, and whether other modules were called inside.
     is_by_python: bool = True
     has_inner: bool = False
@@ -281,11 +284,14 @@ class ModuleWatcher:
             running[-1].has_inner = True
         own = _parameters_of(module)
         inputs = named = parameters = None
+        stack: tuple[Frame, ...] = ()
         if session.wants(name, "forward") and self._is_recording:
             if self._with_inputs:
                 inputs = recorder.draft_all(args, f"{name}.input")
                 named = recorder.draft_named(kwargs, f"{name}.kwargs") if kwargs else {}
             parameters = recorder.draft_named(own, f"{name}.parameters") if own else {}
+            stack = session.read_stack()
+            recorder.begin(name, stack)
             if own:
                 self._hook_parameters(own, path, class_name)
         elif self._is_recording and session.wants_backward_alone(name):
@@ -295,8 +301,9 @@ class ModuleWatcher:
         if kwargs:
             tensors += tensors_in(kwargs)
         edges = input_edges(tensors)
+        start = next_sequence_number()
         running.append(
-            _Running(module, name, parent, inputs, named, parameters, edges, next_sequence_number())
+            _Running(module, name, parent, inputs, named, parameters, edges, start, stack)
         )
 
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -336,7 +343,7 @@ class ModuleWatcher:
                 else None,
                 parameters=running.parameters,
                 is_recompute=session.recomputation.is_running(),
-                stack=session.read_stack(),
+                stack=running.stack or session.read_stack(),
                 parent=running.parent,
             )
         session.watch_gradients(

@@ -164,6 +164,9 @@ class OverflowRecorder(Recorder):
             draft = self._draft_tensor
             return {key: describe(value, draft, (name, key)) for key, value in values.items()}
 
+    def begin(self, name: str, stack: tuple[Frame, ...]) -> None:
+        """Note nothing: most calls get no record, and a step without one no folder."""
+
     def add(
         self,
         name: str,

@@ -2,6 +2,8 @@
 
     watchers ─► draft ─► pending records ─► numbers arrive ─► DumpWriter
 
+On the host numbers are there at once, and a record is written before the next call begins: who
+debugs a crash or a hang needs the last calls before it. What waits for a device is noted meanwhile.
 A record that cannot be made is counted and told once; the run never notices.
 """
 
@@ -44,12 +46,6 @@ __all__ = ["Recorder"]
 
 # Records wait in memory for their numbers; past this many the oldest are waited for.
 _MOST_PENDING = 4096
-# Records are written some at a time, which costs half of writing each alone; a killed process
-# loses no more than these, of no more than so many seconds.
-_TOGETHER = 32
-_LONGEST_WAIT = 0.05
-# Where data are kept they are written beside the next file, should one come.
-_TOGETHER_WITH_TEAM = 2 * _TOGETHER
 # Numbers that are still on a device are not waited for, and while the host has records to make the
 # device has nothing to do: those records are best written when the host has made them all.
 _TOGETHER_ON_DEVICE = 1024
@@ -64,12 +60,12 @@ _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 class _Pending:
     """One record that waits: what a `CallRecord` holds, at a third of its cost.
 
-    The last three are how many statistics, checksums and files must have been delivered before it
-    can be written.
+    The last two are how many statistics and checksums must have been delivered before it can be
+    written.
     """
 
     __slots__ = (
-        "checksums", "defaults", "files", "inputs", "is_recompute", "kwargs", "name", "outputs",
+        "checksums", "defaults", "inputs", "is_recompute", "kwargs", "name", "outputs",
         "parameters", "parent", "saved", "stack", "statistics",
     )  # fmt: skip
 
@@ -87,7 +83,6 @@ class _Pending:
         parent: str | None,
         statistics: int,
         checksums: int,
-        files: int,
     ) -> None:
         self.name = name
         self.inputs = inputs
@@ -101,7 +96,6 @@ class _Pending:
         self.parent = parent
         self.statistics = statistics
         self.checksums = checksums
-        self.files = files
 
 
 class Recorder:
@@ -233,38 +227,45 @@ class Recorder:
                     parent,
                     self._statistics.asked,
                     self._checksums.asked,
-                    0,
                 )
             )
 
+    def begin(self, name: str, stack: tuple[Frame, ...]) -> None:
+        """Note that a call begins whose record will come.
+
+        Args:
+            name: of the call.
+            stack: where it is made; the very object that its record comes with.
+        """
+        self._writer.begin(name, stack)
+
     def _add(self, record: _Pending) -> None:
         """Put a record at the end of the line; the caller holds the lock."""
-        statistics, checksums = self._statistics, self._checksums
-        record.files = self._data.promised
         self._pending.append(record)
+        team = self._team
+        if team is not None and team.is_running:
+            # Somebody calls from inside what measures: numbers may be on their way there.
+            if not self._owes_look:
+                self._owes_look = True
+                team.owe(self._write_arrived)
+        elif self._statistics.is_waiting or self._checksums.is_waiting:
+            self._await_device(record)
+        else:
+            self._data.poll()
+            self._write_ready()
+
+    def _await_device(self, record: _Pending) -> None:
+        """Note a record whose numbers, or those before it, are on a device; look for them at times.
+
+        The caller holds the lock.
+        """
+        self._writer.wait_for(record.name)
         self._unlooked += 1
         waited = time.monotonic() - self._looked
-        if self._unlooked < _TOGETHER and waited < _LONGEST_WAIT:
-            return
-        if (
-            self._unlooked < _TOGETHER_ON_DEVICE
-            and waited < _LONGEST_WAIT_ON_DEVICE
-            and (statistics.is_waiting or checksums.is_waiting)
-        ):
-            return
-        team = self._team
-        if team is None or (self._unlooked > _TOGETHER_WITH_TEAM and not team.is_running):
-            self._look()
-        elif not self._owes_look:
-            self._owes_look = True
-            # Not `_look`: files are on their way, which it would not wait for.
-            team.owe(self._write_arrived)
-
-    def _look(self) -> None:
-        """Write what can be written of the records that have come, and keep their number down."""
-        self._write_arrived()
-        if len(self._pending) >= _MOST_PENDING:
-            self.flush()
+        if self._unlooked >= _TOGETHER_ON_DEVICE or waited >= _LONGEST_WAIT_ON_DEVICE:
+            self._write_arrived()
+            if len(self._pending) >= _MOST_PENDING:
+                self.flush()
 
     def _write_arrived(self) -> None:
         self._unlooked, self._looked = 0, time.monotonic()
@@ -293,7 +294,7 @@ class Recorder:
             **self._drafts.parts(),
             "counters": self._counters,
             "pending_class": _Pending,
-            "add_pending": self._pending.append,
+            "begin": self._writer.begin,
             "lock": self._lock,
             "team": self._team if keeps_data else None,
             "keep": self._draft_kept_tensor if keeps_data else None,
@@ -304,11 +305,6 @@ class Recorder:
             "no_name": _NO_NAME,
             "describe": lambda value, path: describe(value, self._draft_tensor, path),
             "known_ints": KNOWN_INTS,
-            "monotonic": time.monotonic,
-            "together": _TOGETHER,
-            "longest_wait": _LONGEST_WAIT,
-            "together_on_device": _TOGETHER_ON_DEVICE,
-            "longest_wait_on_device": _LONGEST_WAIT_ON_DEVICE,
         }
 
     def fail(self, what: str, err: Exception) -> None:
@@ -375,7 +371,6 @@ class Recorder:
         return (
             record.statistics <= self._statistics.delivered
             and record.checksums <= self._checksums.delivered
-            and record.files <= self._data.delivered
         )
 
     def _write_ready(self) -> None:
@@ -387,8 +382,11 @@ class Recorder:
                 # There are no more; in another thread a stop of the capture may have come between
                 # the two lines above, and has then written them all, those that were ready first.
                 pass
-            if self._ready:
-                ready, self._ready = self._ready, []
+            ready, self._ready = self._ready, []
+            if len(ready) == 1:
+                call = ready[0]
+                self._writer.write(call, stack=call.stack, parent=call.parent)
+            elif ready:
                 self._writer.write_all([(call, call.stack, call.parent) for call in ready])
 
     def _draft_tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> Drafted:

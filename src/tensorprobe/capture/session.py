@@ -1,4 +1,7 @@
-"""One step of one rank: the watchers that are on, and the recorder they feed."""
+"""One step of one rank: the watchers that are on, and the recorder they feed.
+
+Past 500 lines, as all watchers ask here what is wanted and what is recorded of a call.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,7 @@ from tensorprobe.config import Config
 from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
+from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.store.writer import DumpWriter
 
@@ -66,6 +70,7 @@ class Session:
         step: int,
         rank: int | None,
         run: str | None = None,
+        run_folders: RunFolders | None = None,
         tell: Callable[[str], None],
         transport: TensorTransport,
         tell_once: Callable[[str], None] | None = None,
@@ -100,6 +105,7 @@ class Session:
             on_trouble=tell,
             opens_late=not is_first,
             on_refusal=lambda why: self.tell_once(no_dump_notice(config.dump_path, why)),
+            run_folders=run_folders,
         )
         self._transport = transport
         self._overflows = overflows
@@ -401,12 +407,15 @@ class Session:
         inputs = named = edges = None
         given: list[torch.Tensor] = []
         start = 0
+        stack: tuple[Frame, ...] = ()
         try:
             # The mode is on around a function of the user's own.
             with torch._C.DisableTorchFunction():
                 if is_wanted and self._with_inputs:
                     inputs = recorder.draft_all(shown, f"{name}.input")
                     named = recorder.draft_named(shown_by_name, f"{name}.kwargs")
+                if is_wanted:
+                    recorder.begin(name, stack := self.read_stack())
                 if torch.is_grad_enabled():
                     given = tensors_in(shown)
                     if shown_by_name:
@@ -437,7 +446,7 @@ class Session:
                         kwargs=named,
                         outputs=outputs,
                         is_recompute=self.recomputation.is_running(),
-                        stack=self.read_stack(),
+                        stack=stack,
                         parent=parent,
                     )
                 else:

@@ -1,7 +1,9 @@
 """Read stack.json and construct.json: where each call was made, and in which module.
 
 stack.json comes in three forms: numbered groups of names that share a stack, the older map from
-name to frames, and the lines of our journal, `["{name}", {stack}]` and `[{stack}, [frames]]`.
+name to frames, and the lines of our journal, `["{name}", {stack}]` as a call begins,
+`[{stack}, [frames]]` before the first in a place, and `["{name}", null]` where a call has finished
+and its values are still on a device.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from tensorprobe.store.entry_file import map_file
 from tensorprobe.store.json_text import parse_json
 
 __all__ = [
+    "parse_begun_calls",
     "parse_frame",
     "parse_parents",
     "parse_stack_journal",
@@ -86,9 +89,24 @@ def parse_stack_journal(text: bytes) -> Stacks:
                 frames_of[number] = _frames(frames)
             case [str(name), int(number)] if number in frames_of:
                 stacks[name] = frames_of[number]
+            case [str(), None]:
+                pass
             case _:
                 raise DumpError(f"not a stack journal: it holds the line {line[:80]!r}")
     return stacks
+
+
+def parse_begun_calls(text: bytes) -> dict[str, bool]:
+    """Return the calls that a journal of stacks names, in order, and whether each has finished.
+
+    Only of those without a record is that known: they were under way, or their values were.
+    """
+    begun: dict[str, bool] = {}
+    for line in text.split(b"\n")[:-1]:
+        match parse_json(line):
+            case [str(name), place]:
+                begun[name] = place is None
+    return begun
 
 
 def parse_parents(text: bytes) -> dict[str, str | None]:

@@ -2,6 +2,9 @@
 
 Two processes that both believe to be rank 0, or to be no rank at all, must not write into each
 other's files. Whoever comes second gets a folder named by its process id, `proc{pid}`.
+
+The folder that the user names may be a link. None is followed below it: a dump may lie where others
+may write, too, and what they put there must not lead the writer elsewhere.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import weakref
 from pathlib import Path
 
 from tensorprobe.store.layout import DATA_FOLDER, ERROR_LOG
 
-__all__ = ["Claim", "claim_folder", "remove_if_empty"]
+__all__ = ["Claim", "claim_folder", "remove_if_empty", "sibling_of"]
 
 _LOCK_NAME = ".tensorprobe.lock"
 _FILES = ("dump.json", "debug.json", "stack.json", "construct.json", ERROR_LOG)
@@ -98,14 +102,25 @@ class Claim:
                 os.replace(other.folder / name, self.folder / name)
 
 
-def claim_folder(folder: Path) -> Claim:
+def sibling_of(folder: Path) -> Path:
+    """Return the folder beside one that is this process's own."""
+    return folder.with_name(f"proc{os.getpid()}")
+
+
+def claim_folder(folder: Path, *, root: Path | None = None) -> Claim:
     """Claim a folder, or its sibling `proc{pid}` if another writer holds it.
 
+    Args:
+        folder: which.
+        root: the folder that the user named, which `folder` is below; by default that is `folder`.
+
     Raises:
-        OSError: the folder cannot be made or written to.
+        OSError: the folder cannot be made or written to, or a link stands in its place.
     """
-    for candidate in (folder, folder.with_name(f"proc{os.getpid()}")):
+    for candidate in (folder, sibling_of(folder)):
         is_new = _make_folder(candidate)
+        if root is not None:
+            _refuse_links(candidate, root)
         descriptor = _lock(os.path.join(candidate, _LOCK_NAME))
         if descriptor is not None:
             return Claim(candidate, descriptor, is_new=is_new)
@@ -133,6 +148,14 @@ def _make_folder(folder: Path) -> bool:
     return True
 
 
+def _refuse_links(folder: Path, root: Path) -> None:
+    for place in (folder, *folder.parents):
+        if place == root:
+            return
+        if stat.S_ISLNK(os.lstat(place).st_mode):
+            raise OSError(errno.ELOOP, f"{place} is a link, which no dump is written through")
+
+
 def _make_folder_around(folder: Path) -> None:
     parent = os.path.dirname(folder)
     try:
@@ -147,7 +170,15 @@ def _lock(path: str) -> int | None:
     import fcntl
 
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o666)
+        except OSError as err:
+            if err.errno != errno.ELOOP:
+                raise
+            # A link, which none of us has made.
+            os.unlink(path)
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
@@ -166,6 +197,6 @@ def _lock(path: str) -> int | None:
 def _is_at(path: str, descriptor: int) -> bool:
     """Whether a name still leads to an open file."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False

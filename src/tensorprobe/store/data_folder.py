@@ -79,6 +79,16 @@ class DataFolder:
         """Whether the folder itself exists and may be looked into."""
         return os.path.isdir(self._folder) and os.access(self._folder, os.R_OK | os.X_OK)
 
+    def holds(self, data_name: str) -> bool:
+        """Whether there is a file of a name; who opens one that is unsafe is told so."""
+        try:
+            os.lstat(self.path_of(data_name))
+        except FileNotFoundError:
+            return False
+        except (UnsafeFileError, OSError, ValueError):
+            return True
+        return True
+
     def path_of(self, data_name: str) -> str:
         """Return the path of a tensor's file, which may be missing.
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from tensorprobe.new_file import make_anew
 from tensorprobe.store.layout import ERROR_LOG
 
 __all__ = ["ErrorLog", "read_error_log"]
@@ -26,7 +27,7 @@ class ErrorLog:
     def __init__(self, folder: Path) -> None:
         self._final = folder / ERROR_LOG
         self._hidden = folder / f".{ERROR_LOG}.{os.getpid()}"
-        self._descriptor = os.open(self._hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._descriptor = make_anew(self._hidden)
         # Where each line ends; the last is the size.
         self._ends = [0]
         self._untold = 0

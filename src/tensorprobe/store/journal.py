@@ -1,7 +1,9 @@
 """A text file that grows with the run and takes its final name when it is whole.
 
 Every append is one write to the operating system, so a killed process loses at most the text that
-it was writing. A write that fails half-way is taken back, so that the next one starts clean.
+it was writing. A write that fails half-way is taken back, so that the next one starts clean. The
+system knows where the file ends: whatever interrupts the process, the next text stands behind the
+last.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ import errno
 import os
 from json.encoder import encode_basestring_ascii
 
+from tensorprobe.new_file import make_anew, new_file
 from tensorprobe.store.layout import PART_SUFFIX
+from tensorprobe.store.tensor_bytes import write_at
 
 __all__ = ["Journal"]
 
 _COPY_BYTES = 1 << 22
+_SEARCHED_AT_ONCE = 1 << 20
 # In the place of a descriptor.
 _CLOSED = -2
 
@@ -37,7 +42,6 @@ class Journal:
         self._part = path + PART_SUFFIX
         self.has_entries = False
         self._beginning = beginning
-        self._size = 0
         # What waits for `release`: an entry with its key, or plain text.
         self._held: list[tuple[str, bytes]] | None = None
         self._descriptor = -1
@@ -57,16 +61,40 @@ class Journal:
             raise OSError(errno.EBADF, "it is closed", self._part)
         if self._descriptor < 0:
             self._open()
-        if not self._size:
-            text = self._beginning + text
+        text = self._beginning + text
         written = 0
         try:
             while written < len(text):
-                written += os.pwrite(self._descriptor, text[written:], self._size + written)
+                written += os.write(self._descriptor, text[written:])
         except OSError:
-            os.ftruncate(self._descriptor, self._size)
+            size = os.lseek(self._descriptor, 0, os.SEEK_CUR) - written
+            os.ftruncate(self._descriptor, size)
+            os.lseek(self._descriptor, size, os.SEEK_SET)
             raise
-        self._size += written
+        self._beginning = b""
+
+    def blank(self, text: bytes) -> bool:
+        """Put blanks in the place of the last such text that was written; returns whether one was.
+
+        That takes no room, which a disk may have none of.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if self._descriptor < 0:
+            return False
+        end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        after = b""
+        while end > 0:
+            start = max(0, end - _SEARCHED_AT_ONCE)
+            piece = os.pread(self._descriptor, end - start, start) + after
+            place = piece.rfind(text)
+            if place >= 0:
+                os.pwrite(self._descriptor, b" " * len(text), start + place)
+                return True
+            after = piece[: len(text) - 1]
+            end = start
+        return False
 
     def append_entry(self, key: str, text: str, *, indent: int) -> None:
         """Add one entry of a JSON object on a line of its own.
@@ -126,6 +154,7 @@ class Journal:
         if not self._is_in_place():
             # The folder was removed under us; what we wrote is still there behind the descriptor.
             self._copy_out()
+            return
         os.replace(self._part, self.path)
 
     def close(self) -> None:
@@ -141,25 +170,25 @@ class Journal:
             os.unlink(self._part)
 
     def _open(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(self._part, flags, 0o666)
+            self._descriptor = make_anew(self._part)
         except FileNotFoundError:
             # The folder was removed since it was claimed.
             os.makedirs(os.path.dirname(self._part), exist_ok=True)
-            self._descriptor = os.open(self._part, flags, 0o666)
+            self._descriptor = make_anew(self._part)
 
     def _is_in_place(self) -> bool:
         """Whether the name still leads to our file, and not to another writer's."""
         try:
-            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._part))
+            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self._part))
         except FileNotFoundError:
             return False
 
     def _copy_out(self) -> None:
-        folder, name = os.path.split(self.path)
-        os.makedirs(folder, exist_ok=True)
-        self._part = os.path.join(folder, f".{name}.{os.getpid()}{PART_SUFFIX}")
-        with open(self._part, "wb") as copy:
-            for start in range(0, self._size, _COPY_BYTES):
-                copy.write(os.pread(self._descriptor, _COPY_BYTES, start))
+        """Write the final file from what the descriptor holds."""
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with new_file(self.path) as copy:
+            start = 0
+            while piece := os.pread(self._descriptor, _COPY_BYTES, start):
+                write_at(copy, start, piece)
+                start += len(piece)

@@ -42,6 +42,7 @@ __all__ = [
     "encode_tensor",
     "encode_value",
     "read_drafts",
+    "text_of_data_name",
 ]
 
 
@@ -192,6 +193,11 @@ def _simple(value: Value) -> dict[str, Any]:
     raise TypeError(f"a record cannot hold a {type(value).__name__}")
 
 
+def text_of_data_name(data_name: str) -> str:
+    """Return how a tensor's record names the file with its data, behind other keys."""
+    return f', "data_name": {_text(data_name)}'
+
+
 def encode_tensor(
     dtype: str,
     shape: tuple[int, ...],
@@ -221,7 +227,7 @@ def encode_tensor(
     if requires_grad is not None:
         text += ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
     if data_name is not None:
-        text += f', "data_name": {_text(data_name)}'
+        text += text_of_data_name(data_name)
     if checksum is not None:
         text += f', "md5": {_text(checksum)}'
     if finite_high is not None:

@@ -17,7 +17,12 @@ from typing import Any, TypeVar
 from tensorprobe.errors import DumpError, NewerFormatError
 from tensorprobe.names import is_parameter_gradients
 from tensorprobe.records import CallRecord, DictValue, DumpInfo, Frame, ListValue, Value
-from tensorprobe.store.call_stacks import parse_parents, parse_stack_journal, parse_stacks
+from tensorprobe.store.call_stacks import (
+    parse_begun_calls,
+    parse_parents,
+    parse_stack_journal,
+    parse_stacks,
+)
 from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import CallSource, RankDump
 from tensorprobe.store.entry_file import (
@@ -45,6 +50,8 @@ from tensorprobe.store.leaves import CallLeaves
 __all__ = ["open_rank_file"]
 
 _Parsed = TypeVar("_Parsed")
+# Of the calls that a killed run was at, the last are named.
+_LISTED = 10
 
 
 def open_rank_file(path: Path, info: DumpInfo) -> RankDump:
@@ -64,15 +71,20 @@ def open_rank_file(path: Path, info: DumpInfo) -> RankDump:
     if path.name.endswith(PART_SUFFIX):
         # That a journal has no end needs no second sentence.
         problems[:1] = [f"the dump was not closed; {len(entries)} calls are there"]
+        problems += _missed_calls(folder, entries.names)
     problems += [*_reported_gaps(entries.header.get(GAPS_KEY)), *_logged_gaps(folder)]
-    source: CallSource = _EntrySource(entries, is_saved=info.level == "debug")
+    data = DataFolder(folder, DATA_FOLDER)
+    is_part = path.name.endswith(PART_SUFFIX)
+    source: CallSource = _EntrySource(
+        entries, is_saved=info.level == "debug", on_their_way=data if is_part else None
+    )
     if info.task == "structure":
         source = _StructureSource(folder)
     return RankDump(
         path,
         info,
         source,
-        DataFolder(folder, DATA_FOLDER),
+        data,
         read_stacks=lambda: _read_stacks(folder),
         read_parents=lambda: _read_parents(folder),
         problems=problems,
@@ -138,11 +150,20 @@ def _logged_gaps(folder: Path) -> list[str]:
 
 
 class _EntrySource:
-    """The calls of one EntryFile."""
+    """The calls of one EntryFile.
 
-    def __init__(self, entries: EntryFile, *, is_saved: bool) -> None:
+    Args:
+        entries: the file.
+        is_saved: whether it holds saved values.
+        on_their_way: where the data are whose names a killed run may have written before them.
+    """
+
+    def __init__(
+        self, entries: EntryFile, *, is_saved: bool, on_their_way: DataFolder | None = None
+    ) -> None:
         self._entries = entries
         self._is_saved = is_saved
+        self._on_their_way = on_their_way
         self._shapes: KnownShapes = {}
 
     @property
@@ -151,9 +172,15 @@ class _EntrySource:
 
     def read(self, name: str) -> tuple[CallRecord, list[str]]:
         problems: list[str] = []
-        return self._call(name, self._entries.read(name), problems), problems
+        raw = self._entries.read(name)
+        if self._on_their_way is not None and self._on_their_way.is_there:
+            raw = _without_missing_data(raw, self._on_their_way, problems)
+        return self._call(name, raw, problems), problems
 
     def leaves(self) -> Iterator[CallLeaves | str]:
+        if self._on_their_way is not None and self._on_their_way.is_there:
+            yield from self.names
+            return
         walker = LeafWalker(self._shapes, is_saved=self._is_saved)
         for name, piece in self._entries.pieces():
             if isinstance(piece, bytes):
@@ -189,6 +216,19 @@ class _EntrySource:
             defaults=_named_values(decoder, raw, DEFAULTS_KEY),
         )
         return _with_tuples(call, raw.get(TUPLES_KEY))
+
+
+def _without_missing_data(raw: Any, data: DataFolder, problems: list[str]) -> Any:
+    """Return what an entry holds without the names of data that had not been written."""
+    if isinstance(raw, list):
+        return [_without_missing_data(value, data, problems) for value in raw]
+    if not isinstance(raw, dict):
+        return raw
+    data_name = raw.get("data_name")
+    if isinstance(data_name, str) and data_name and not data.holds(data_name):
+        problems.append(f"the data file {data_name} had not been written")
+        return {key: value for key, value in raw.items() if key != "data_name"}
+    return {key: _without_missing_data(value, data, problems) for key, value in raw.items()}
 
 
 def _values(decoder: LeafDecoder, raw: dict[str, Any], key: str) -> tuple[Value, ...] | None:
@@ -289,6 +329,35 @@ def _parse_parents_journal(text: bytes) -> dict[str, str | None]:
         return parse_parents(text.rstrip(b", \n") + b"}")
     except DumpError:
         return parse_parents(text[: max(text.rfind(b"\n"), 1)].rstrip(b",") + b"}")
+
+
+def _missed_calls(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return in words which calls of a killed run had begun and have no record."""
+    try:
+        begun: dict[str, bool] = _read_companion(
+            folder, "stack.json", lambda _: {}, parse_begun_calls, {}
+        )
+        stacks = _read_stacks(folder) if begun else {}
+    except DumpError:
+        # Told where the stacks are asked for.
+        return []
+    recorded = frozenset(names)
+    missed = {name: has_ended for name, has_ended in begun.items() if name not in recorded}
+
+    def shown(name: str) -> str:
+        stack = stacks.get(name)
+        return f"{name} ({stack[0].path}:{stack[0].line})" if stack else name
+
+    waiting = [shown(name) for name, has_ended in missed.items() if has_ended]
+    running = [shown(name) for name, has_ended in missed.items() if not has_ended]
+    problems = [f"{name} had begun and not ended" for name in running[-_LISTED:]]
+    if waiting:
+        more = f"{', '.join(waiting[:-_LISTED][:1])}, … " if len(waiting) > _LISTED else ""
+        problems.append(
+            f"values of {len(waiting)} calls had not arrived from their device: {more}"
+            + ", ".join(waiting[-_LISTED:])
+        )
+    return problems
 
 
 def _read_companion(

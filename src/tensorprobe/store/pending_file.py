@@ -16,8 +16,8 @@ from tensorprobe.store.tensor_bytes import Piece, write_at, write_whole_file
 
 __all__ = ["Lose", "PendingFile"]
 
-Lose = Callable[[str, Exception | None], object]
-"""Told in words what is lost, and the error if there was one."""
+Lose = Callable[[str, str, Exception | None], object]
+"""Told whose data are lost: a value's name, its file's, and the error; None: that name is taken."""
 
 
 class PendingFile:
@@ -33,7 +33,7 @@ class PendingFile:
 
     Attributes:
         is_done: whether nothing more will happen to it.
-        data_name: the file's name; None until it is there, and for good if it is lost.
+        data_name: the file's name, for the record of its value; None once it is lost.
         path: where the file will be.
         suffix: the ending of that name.
         frame: the bytes before and after the tensor's own.
@@ -79,7 +79,7 @@ class PendingFile:
         self._parts_left = 0
         self._error: Exception | None = None
         self.is_done = False
-        self.data_name: str | None = None
+        self.data_name: str | None = data_name
 
     @property
     def is_lost(self) -> bool:
@@ -200,10 +200,11 @@ class PendingFile:
             self.link_to(source.path)
 
     def _end(self, err: Exception | None) -> None:
-        if err is not None:
-            self._lose(f"the data of {self._name}", err)
         self._error = err
-        self.data_name = self._promised_name if err is None else None
+        if err is not None:
+            # First: who writes the record meanwhile either leaves the name out or is done with it.
+            self.data_name = None
+            self._lose(self._name, self._promised_name, err)
         self.is_done = True
         self._link_followers()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from tensorprobe.records import DumpInfo
 from tensorprobe.store.file_names import rank_folder
 from tensorprobe.store.layout import PART_SUFFIX
+from tensorprobe.store.run_folders import RunFolders
 
 __all__ = ["Run", "mixed_runs_notice"]
 
@@ -29,10 +30,15 @@ _LISTED = 10
 
 
 class Run:
-    """One run of one process, which begins with the first step that it writes."""
+    """One run of one process, which begins with the first step that it writes.
+
+    Attributes:
+        folders: those that it writes into.
+    """
 
     def __init__(self) -> None:
         self._mark: str | None = None
+        self.folders = RunFolders()
 
     def mark(
         self, dump_path: Path | None, step: int, rank: int | None, tell: Callable[[str], None]

@@ -42,7 +42,7 @@ class TensorFiles:
         folder: where they go; made when the first one comes.
         file_format: `pt`, or `npy` for the data that npy can hold.
         names: what is taken in this folder.
-        lose: told of a file that cannot be written.
+        lose: told of data that cannot be written.
     """
 
     def __init__(
@@ -132,6 +132,6 @@ class TensorFiles:
     ) -> PendingFile | None:
         data_name = file_name_of(name, suffix)
         if not self.names.take(data_name):
-            self._lose(f"the data of {name}, which came a second time,", None)
+            self._lose(name, data_name, None)
             return None
         return PendingFile(name, self._folder, data_name, suffix, frame, self._lose)

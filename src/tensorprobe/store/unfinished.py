@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tensorprobe.interrupts import uninterrupted
+from tensorprobe.thread_pool import start_thread
 
 __all__ = ["Finisher", "wait_for_finishers"]
 
@@ -48,14 +48,17 @@ class Finisher:
         """Have something done soon, which tells of its own trouble."""
         if len(self._work) >= _MOST_WAITING:
             self.wait()
+        is_alone = False
         with self._lock:
             self._work.append(work)
             if self._thread is None:
                 _at_work.add(self)
-                self._thread = threading.Thread(target=self._run, name="tensorprobe-finisher")
-                # One that was interrupted there may wait for ever.
-                with uninterrupted():
-                    self._thread.start()
+                self._thread = threading.Thread(target=self._run_later, name="tensorprobe-finisher")
+                if is_alone := not start_thread(self._thread):
+                    self._thread = threading.current_thread()
+        if is_alone:
+            # There is no room for another thread.
+            self._run()
 
     def wait(self) -> None:
         """Return when everything is done."""
@@ -63,9 +66,12 @@ class Finisher:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def _run(self) -> None:
+    def _run_later(self) -> None:
         # Who asked gets on first: threads of Python take turns of 5 ms.
         time.sleep(_HEAD_START)
+        self._run()
+
+    def _run(self) -> None:
         while True:
             with self._lock:
                 if not self._work:

@@ -1,11 +1,15 @@
 """Write one rank's dump: records reach the disk as they come, final files appear when whole.
 
     tensors ─► dump_tensor_data/{name}.pt, each renamed into place
-    record  ─► stack.json.part, construct.json.part, then dump.json.part
+    a call begins ─► stack.json.part
+    record  ─► construct.json.part, then dump.json.part
     close   ─► stack.json, construct.json, dump.json
 
-A run that is killed leaves the `.part` files, which open as a dump. Trouble with the disk never
-reaches the training: it is told once, counted, and listed in the dump's `gaps`.
+A run that is killed leaves the `.part` files, which open as a dump. A record may name data that are
+still on their way to the disk; should they be lost, the name is taken out of it again. Trouble with
+the disk never reaches the training: it is told once, counted, and listed in the dump's `gaps`.
+
+Past 500 lines, as a folder that is taken, shared, moved and given up has one state.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from json.encoder import encode_basestring_ascii
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -25,15 +28,17 @@ from typing import Literal
 
 from tensorprobe.errors import NameFormatError
 from tensorprobe.interrupts import uninterrupted
-from tensorprobe.records import CallRecord, DumpInfo, Frame
+from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder, remove_if_empty
 from tensorprobe.store.dump_header import header_of
-from tensorprobe.store.error_log import ErrorLog
 from tensorprobe.store.file_names import file_name_of, rank_folder
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.journal import Journal
 from tensorprobe.store.layout import DATA_FOLDER, GAPS_KEY
-from tensorprobe.store.leaf_encode import EncodableCall, encode_call
+from tensorprobe.store.leaf_encode import EncodableCall, encode_call, text_of_data_name
+from tensorprobe.store.losses import Losses
+from tensorprobe.store.module_tree import ModuleTree
+from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
 from tensorprobe.tensor_data import TensorData
@@ -41,10 +46,6 @@ from tensorprobe.tensor_data import TensorData
 __all__ = ["DumpWriter", "file_name_of", "rank_folder"]
 
 _LOG = logging.getLogger("tensorprobe")
-# A disk that stays full fails at every record; the first hundred say where it began.
-_LISTED_GAPS = 100
-# Where nothing is recorded, places are written so many at a time.
-_PLACED_TOGETHER = 32
 # What a record may hold that JSON does not: reported, never raised into a training.
 _NOT_WRITABLE = (NameFormatError, TypeError, ValueError, RecursionError)
 
@@ -65,6 +66,7 @@ class DumpWriter:
             with it at the latest.
         opens_late: whether the folder is only taken when there is something to write.
         on_refusal: told why, in place of `on_trouble`, when the folder cannot be taken.
+        run_folders: those of the run that this is a step of.
 
     Attributes:
         is_refused: whether the folder could not be taken, so that there is no dump.
@@ -82,28 +84,26 @@ class DumpWriter:
         host: DumpWriter | None = None,
         opens_late: bool = False,
         on_refusal: Callable[[str], None] | None = None,
+        run_folders: RunFolders | None = None,
     ) -> None:
         self.folder = Path(folder)
+        self._claim_folder = claim_folder if run_folders is None else run_folders.claim
         self._info = info
         self._file_format = file_format
         self._on_trouble = on_trouble
         self._on_refusal = on_refusal
         self.is_refused = False
-        self._gaps: list[str] = []
-        self._gap_count = 0
+        self._losses = Losses()
         self._is_told = False
         self._process = this_process()
         self._lock = threading.RLock()
-        self._log: ErrorLog | None = None
         self._names: set[str] = set()
         self._stacks: StackFile | None = None
         self._claim: Claim | None = None
         self._journals: dict[str, Journal] = {}
         self._is_saved_values = info.level == "debug"
         self._main = "debug.json" if self._is_saved_values else "dump.json"
-        self._placed: set[str] = set()
-        # Places of calls that go into construct.json with the next records.
-        self._unplaced: list[tuple[str, str | None]] = []
+        self._tree = ModuleTree()
         self._host = host
         self._guests: list[DumpWriter] = []
         self._is_opened = False
@@ -126,20 +126,20 @@ class DumpWriter:
     @property
     def lost(self) -> int:
         """How many records and tensors could not be written."""
-        return self._gap_count
+        return self._losses.count
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was written and nothing lost, here and in the writers that share this."""
         writers = (self, *self._guests)
         return not any(
-            w._names or w._placed or w._unplaced or w._files.names or w._gap_count for w in writers
+            w._names or len(w._tree) or w._files.names or w._losses.count for w in writers
         )
 
     @property
     def has_records(self) -> bool:
         """Whether a call was written or anything lost; the tree of modules does not count."""
-        return any(w._names or w._files.names or w._gap_count for w in (self, *self._guests))
+        return any(w._names or w._files.names or w._losses.count for w in (self, *self._guests))
 
     def for_saved_values(self) -> DumpWriter:
         """Return a writer that adds saved values, in debug.json, to the dump of this one."""
@@ -153,12 +153,12 @@ class DumpWriter:
         )
 
     def write(
-        self, call: CallRecord, *, stack: Sequence[Frame] = (), parent: str | None = None
+        self, call: EncodableCall, *, stack: Sequence[Frame] = (), parent: str | None = None
     ) -> bool:
         """Add one call; returns whether it is on the disk.
 
         Args:
-            call: the record; its tensors' data were saved before.
+            call: the record; its tensors' data were saved, or promised, before.
             stack: where the call was made, innermost first.
             parent: the name of the module call around it.
         """
@@ -166,12 +166,33 @@ class DumpWriter:
             return self._refuse()
         with self._lock, uninterrupted():
             self._take_room()
+            self._place_waiting()
             return self._write(call, tuple(stack), parent)
+
+    def begin(self, name: str, stack: Sequence[Frame]) -> None:
+        """Note that a call begins: should the run end inside it, the dump says so.
+
+        Args:
+            name: of the call; its record is written when it ends.
+            stack: where it is made, innermost first; the very object that its record comes with.
+        """
+        # Names alone are recorded there, which would stand for a call that has finished.
+        if self._info.task != "structure" and self._is_mine and self._stacks is not None:
+            # What cannot be written now is written, or missed, with the record.
+            with self._lock, contextlib.suppress(OSError):
+                self._stacks.begin(name, tuple(stack))
+
+    def wait_for(self, name: str) -> None:
+        """Note that a call has finished whose record waits for values from a device."""
+        if self._is_mine and self._stacks is not None:
+            # The record itself will come, or be missed.
+            with self._lock, contextlib.suppress(OSError):
+                self._stacks.wait_for(name)
 
     def write_all(self, calls: Iterable[tuple[EncodableCall, Sequence[Frame], str | None]]) -> None:
         """Add calls with their stacks and parents, as `write` does, in one piece per file."""
         with self._lock, uninterrupted():
-            # A stack's text that is lost here is in memory, and in the file that `close` writes.
+            # A stack's text that is lost here is in memory, and in the final file.
             journals = list(self._journals.values()) if self._is_mine else []
             if journals:
                 self._take_room()
@@ -193,11 +214,10 @@ class DumpWriter:
         """Add a call that is not recorded to the tree of modules, which no filter reduces."""
         with self._lock:
             is_mine = self._is_mine if self._is_opened else in_process(self._process)
-            if is_mine and not self._is_saved_values and self._info.level != "L1":
-                self._unplaced.append((name, parent))
-                if len(self._unplaced) >= _PLACED_TOGETHER and self._is_mine:
-                    with uninterrupted():
-                        self._place_waiting()
+            is_placed = is_mine and not self._is_saved_values and self._info.level != "L1"
+            if is_placed and self._tree.put(name, parent) and self._is_mine:
+                with uninterrupted():
+                    self._place_waiting()
 
     def save_tensor(
         self, name: str, data: TensorData, *, checksum: int | None = None
@@ -240,11 +260,9 @@ class DumpWriter:
             return
         with self._lock:
             self._open()
-            self._gap_count += 1
-            if len(self._gaps) < _LISTED_GAPS:
-                self._gaps.append(problem)
+            self._losses.note(problem)
             self._take_room()
-            log = self._log if self._host is None else self._host._log
+            log = (self._host or self)._losses.log
             if log is not None:
                 # Not even the list can be written: then it is in memory, and told.
                 with contextlib.suppress(OSError):
@@ -302,7 +320,7 @@ class DumpWriter:
 
     @property
     def _is_mine(self) -> bool:
-        # After a fork the child holds the same descriptors: its records are not part of this rank.
+        # A forked child holds the same descriptors: its records are not part of this rank.
         if not in_process(self._process):
             return False
         if not self._is_opened:
@@ -329,10 +347,10 @@ class DumpWriter:
             self._files = self._make_files(self._files.names)
 
     def _make_files(self, names: TakenNames) -> TensorFiles:
-        return TensorFiles(self.folder / DATA_FOLDER, self._file_format, names, self._lose)
+        return TensorFiles(self.folder / DATA_FOLDER, self._file_format, names, self._lose_data)
 
     def _start(self) -> None:
-        claim = claim_folder(self.folder)
+        claim = self._claim_folder(self.folder)
         if claim.folder != self.folder:
             self._on_trouble(
                 f"{self.folder} is being written already; this dump goes to {claim.folder}"
@@ -363,10 +381,12 @@ class DumpWriter:
     def _leave(self, claim: Claim, move_to: Path | None) -> None:
         try:
             if move_to is not None and move_to != self.folder:
-                target = claim_folder(move_to)
-                target.take_dump_of(claim)
-                self.folder = target.folder
-                target.release()
+                target = self._claim_folder(move_to)
+                try:
+                    target.take_dump_of(claim)
+                    self.folder = target.folder
+                finally:
+                    target.release()
         except OSError as err:
             self._on_trouble(
                 f"{self.folder} belongs to {move_to} and could not be moved: {err.strerror or err}"
@@ -388,15 +408,14 @@ class DumpWriter:
         self._journals[self._main].append(header_of(self._info, self.folder))
         if not self._is_saved_values:
             self._stacks = StackFile(self._journals["stack.json"])
+            self._tree.journal = self._journals["construct.json"]
         # Only now, so that at any moment the folder holds a dump that opens.
         claim.remove_old_dump()
 
     def _take_room(self) -> None:
         """Open the list of what is lost, before the first record takes room from it."""
-        if self._log is None and self._claim is not None and self._host is None:
-            # Without it the trouble is in memory, and told.
-            with contextlib.suppress(OSError):
-                self._log = ErrorLog(self.folder)
+        if self._claim is not None and self._host is None:
+            self._losses.take_room(self.folder)
 
     def _write(self, call: EncodableCall, stack: tuple[Frame, ...], parent: str | None) -> bool:
         name = call.name
@@ -428,7 +447,7 @@ class DumpWriter:
         """Count what comes when nothing can be written; a forked child's does not count."""
         if in_process(self._process):
             with self._lock:
-                self._gap_count += 1
+                self._losses.count += 1
         return False
 
     def _write_companions(self, name: str, stack: tuple[Frame, ...], parent: str | None) -> None:
@@ -436,54 +455,53 @@ class DumpWriter:
             return
         if stack and self._stacks is not None:
             self._stacks.add(name, stack)
-        self._place(name, parent)
+        if self._info.level != "L1":
+            self._tree.add(name, parent)
 
     def _place_waiting(self) -> None:
         """Write the places that came since the last time, in one piece."""
-        unplaced, self._unplaced = self._unplaced, []
-        journal = self._journals.get("construct.json")
-        if journal is None or not unplaced:
-            return
-        is_alone = not journal.is_holding
-        if is_alone:
-            journal.hold()
-        for name, parent in unplaced:
-            self._place(name, parent)
-        if is_alone:
-            for name, err in journal.release():
-                self._lose(f"{name} in construct.json", err)
+        self._lose_places(self._tree.write_waiting())
 
-    def _place(self, name: str, parent: str | None) -> None:
-        if self._info.level == "L1" or name in self._placed:
-            return
-        shown = "null" if parent is None else encode_basestring_ascii(parent)
-        self._journals["construct.json"].append_entry(name, shown, indent=1)
-        self._placed.add(name)
+    def _lose_places(self, lost: list[tuple[str, OSError]]) -> None:
+        for name, err in lost:
+            self._lose(f"{name} in construct.json", err)
 
     def _publish_companions(self) -> None:
         if self._stacks is None:
             return
         self._stacks.publish()
-        self._place_waiting()
-        construct = self._journals["construct.json"]
-        construct.append(b"\n}" if construct.has_entries else b"}")
-        construct.publish()
+        self._lose_places(self._tree.publish())
 
     def _publish_main(self) -> None:
         main = self._journals[self._main]
         end = "\n }" if main.has_entries else "}"
-        if self._gap_count:
-            end += f',\n "{GAPS_KEY}": {json.dumps(self._listed_gaps())}'
+        if self._losses.count:
+            end += f',\n "{GAPS_KEY}": {json.dumps(self._losses.listed())}'
         main.append((end + "\n}").encode())
         main.publish()
 
     def _close_log(self) -> None:
-        if self._log is not None and self._host is None:
-            self._log.close()
+        if self._losses.log is not None and self._host is None:
+            self._losses.log.close()
 
-    def _listed_gaps(self) -> list[str]:
-        more = self._gap_count - len(self._gaps)
-        return [*self._gaps, f"and {more} more"] if more else self._gaps
+    def _lose_data(self, name: str, data_name: str, err: Exception | None) -> None:
+        """Count a value's data that could not be written, and take their name out of its record.
+
+        Without an error the name of the file is somebody else's, who had it first.
+        """
+        if err is None:
+            self._lose(f"the data of {name}, which came a second time,")
+            return
+        call = name
+        with self._lock, uninterrupted():
+            while call and call not in self._names:
+                call = call.rpartition(".")[0]
+            # What has no record yet will have one without the name.
+            if call and in_process(self._process):
+                # Else the record names a file that is not there, which its reader notes.
+                with contextlib.suppress(OSError):
+                    self._journals[self._main].blank(text_of_data_name(data_name).encode())
+        self._lose(f"the data of {name}", err)
 
     def _lose(self, what: str, err: Exception | None = None) -> bool:
         """Count something that could not be written, note it, and tell the first time."""
