@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,22 @@ import pytest
 from tensorprobe.replay.sandbox import clean_environment
 
 CONFINED = """
-import os, socket, subprocess, sys, threading
+import ctypes, os, signal, socket, subprocess, sys, threading
 import torch
 from tensorprobe.replay.sandbox import confine
 
-confine(memory=3 << 30, writes_files=False, may_start_programs=False)
+# One that began before must not be a way around it.
+begun, go, early = threading.Event(), threading.Event(), []
+def begin_early():
+    begun.set(); go.wait()
+    early.append(os.system("touch PWNED"))
+older = threading.Thread(target=begin_early)
+older.start(); begun.wait()
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+confine(memory=3 << 30, writes_to=None, is_closed=True)
 tries = {
     "fork": os.fork,
     "system": lambda: os.system("touch PWNED"),
@@ -27,12 +39,20 @@ tries = {
     "memory": lambda: bytearray(4 << 30),
     "tensor": lambda: torch.zeros(1 << 30),
     "file": lambda: open("large", "wb").write(bytes(1 << 25)),
+    "elsewhere": lambda: open("../PWNED", "w"),
+    "link": lambda: os.symlink("/", "../PWNED"),
+    "remove": lambda: os.unlink("../victim"),
+    "pidfd": lambda: os.pidfd_open(os.getppid()),
+    "thread of another": lambda: call(234, os.getppid(), os.getppid(), 0),
+    "ring": lambda: call(425, 8, ctypes.create_string_buffer(120)),
+    "secrets": lambda: open(f"/proc/{os.getppid()}/environ", "rb").read(),
+    "mind": lambda: open(f"/proc/{os.getppid()}/mem", "rb"),
 }
 for name, try_it in tries.items():
     try:
-        print(name, try_it())
+        print(name.replace(" ", "_"), try_it())
     except (OSError, MemoryError, RuntimeError) as err:
-        print(name, type(err).__name__)
+        print(name.replace(" ", "_"), type(err).__name__)
 # What a replay needs goes on.
 done = []
 thread = threading.Thread(target=lambda: done.append(1))
@@ -41,21 +61,46 @@ torch.set_num_threads(3)
 rows = torch.randn(500, 500, requires_grad=True)
 (rows @ rows).sum().backward()
 print("work", done, rows.grad.shape[0])
+go.set(); older.join()
+print("early", early[0])
+open("own", "w").write("x")
+os.rename("own", "renamed")
+print("kept", os.path.exists("renamed"))
 import resource
 print("core", resource.getrlimit(resource.RLIMIT_CORE)[0])
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filter is Linux's")
+def has_landlock() -> bool:
+    import ctypes
+
+    return bool(ctypes.CDLL(None).syscall(444, None, 0, 1) >= 1)
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="numbers of Linux on x86-64"
+)
 def test_a_confined_process_starts_nothing_and_works_on(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "victim").touch()
     answer = subprocess.run(
-        [sys.executable, "-c", CONFINED], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", CONFINED], cwd=work, capture_output=True, text=True, check=True
     )
     said = dict(line.split(" ", 1) for line in answer.stdout.splitlines())
     # The shell is not even begun: its exit code says that it could not be.
-    assert said.pop("system") == str(127 << 8)
+    assert {said.pop("system"), said.pop("early")} == {str(127 << 8)}
     assert said.pop("work") == "[1] 500"
     assert said.pop("core") == "0"
+    assert said.pop("kept") == "True"
+    kept_from = ["elsewhere", "link", "remove", "secrets", "mind"]
+    of_landlock = {name: said.pop(name) for name in kept_from}
+    if not os.geteuid():
+        # Who may watch the whole system may read that, too.
+        del of_landlock["secrets"]
+    if has_landlock():
+        assert set(of_landlock.values()) == {"PermissionError"}
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["victim", "work"]
     assert said == {
         "fork": "PermissionError",
         "spawn": "PermissionError",
@@ -65,9 +110,12 @@ def test_a_confined_process_starts_nothing_and_works_on(tmp_path: Path) -> None:
         "memory": "MemoryError",
         "tensor": "RuntimeError",
         "file": "OSError",
+        "pidfd": "PermissionError",
+        "thread_of_another": "PermissionError",
+        "ring": "PermissionError",
     }
-    assert not (tmp_path / "PWNED").exists()
-    assert (tmp_path / "large").stat().st_size <= 1 << 24
+    assert not (work / "PWNED").exists()
+    assert (work / "large").stat().st_size <= 1 << 24
 
 
 def test_a_worker_gets_no_secret() -> None:
@@ -84,6 +132,10 @@ def test_a_worker_gets_no_secret() -> None:
         "SSH_AUTH_SOCK": "x",
         "TORCH_HUB_PASSWORD": "x",
         "https_proxy": "http://me:word@proxy",
+        "TENANT_DB_PWD": "x",
+        "GITHUB_PAT": "x",
+        "AZURE_STORAGE_CONNECTION_STRING": "x",
+        "SENTRY_DSN": "x",
         "DATABASE": "postgres://me:word@host/x",
         "MY_OPS_FOLDER": "/opt/ops",
     }

@@ -133,7 +133,7 @@ class _Source:
         def load(value: TensorValue) -> torch.Tensor:
             return self._keep(f"input.{next(count)}", value)
 
-        rebuilt = rebuild_call(self._recorded.forward, load)
+        rebuilt = rebuild_call(self._recorded.forward, load, is_made=False)
         return rebuilt.path, self._source.call(rebuilt.args, rebuilt.kwargs)
 
     def gradients(self) -> str:

@@ -18,6 +18,7 @@ from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
 from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
 from tensorprobe.blame.echoes import drop_echoes, part_of
 from tensorprobe.blame.effort import Effort
+from tensorprobe.blame.notes import notes_on
 from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.order import forward_name
 from tensorprobe.blame.own_backward import frame_in_backward
@@ -246,7 +247,7 @@ def _conclude(
         _closest(analyses),
         tuple(p.name for a in analyses for p in a.pairs if p.reference is None),
         tuple(p.name for a in analyses for p in a.pairs if p.candidate is None),
-        tuple(_notes(analyses, basis, uncompared if verdict == "noise" else ())),
+        tuple(notes_on(analyses, basis, uncompared if verdict == "noise" else ())),
         span,
         sum(analysis.left_out for analysis in analyses),
         any(analysis.is_cut_short for analysis in analyses),
@@ -451,53 +452,3 @@ def _closest(analyses: Sequence[RankAnalysis]) -> tuple[str, float] | None:
                 if best is None or peak > best[1]:
                     best = (name, peak)
     return best
-
-
-def _who_holds(analyses: Sequence[RankAnalysis]) -> str:
-    """Say which dumps have no data."""
-    first = analyses[0]
-    has_data = [side.part.info.task == "tensor" for side in (first.candidate, first.reference)]
-    if has_data[0] == has_data[1]:
-        return "the dumps hold"
-    return f"the {'reference' if has_data[0] else 'candidate'} holds"
-
-
-def _notes(analyses: Sequence[RankAnalysis], basis: str, uncompared: Sequence[str]) -> list[str]:
-    notes = [count_uncompared(uncompared)] if uncompared else []
-    for family, dtype in dict.fromkeys(key for a in analyses for key in a.raised):
-        if any(a.types is not None and a.types.candidate == dtype for a in analyses):
-            # Autocast hands them shorter operands than were recorded, which is said already.
-            continue
-        notes.append(
-            f"all {family} of {dtype} of the candidate work with fewer bits than {dtype} has "
-            "(such as TF32): taken as the way the run works, not as a fault"
-        )
-    for analysis in analyses[:1]:
-        ours, theirs = (side.part.info.level for side in (analysis.candidate, analysis.reference))
-        if ours != theirs and None not in (ours, theirs):
-            notes.append(
-                f"the candidate was captured at level {ours}, the reference at {theirs}: only what "
-                "both recorded is compared"
-            )
-    few = next((a.types for a in analyses if a.types and not a.types.is_general), None)
-    if few is not None:
-        notes.append(str(few))
-    if basis == "statistics" and all(analysis.has_checksums for analysis in analyses):
-        notes.append(
-            "the dumps hold statistics and checksums: that a tensor differs is seen to the last "
-            "bit, by how much only in its statistics; with task tensor calls can be replayed"
-        )
-    elif basis == "statistics":
-        notes.append(
-            f"{_who_holds(analyses)} statistics only: single elements and errors below their noise "
-            "cannot be seen; with task tensor calls can be replayed"
-        )
-    elif basis == "checksums":
-        notes.append(
-            "the dumps hold checksums only: the first difference can be named, not its size"
-        )
-    unreplayed = sum(len(analysis.unreplayed) for analysis in analyses)
-    if basis == "data" and unreplayed:
-        calls = "1 call" if unreplayed == 1 else f"{unreplayed} calls"
-        notes.append(f"judged by distances, as they cannot be replayed: {calls}")
-    return notes

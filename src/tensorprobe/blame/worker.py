@@ -1,6 +1,6 @@
 """A process that replays calls of two runs, for another.
 
-python -m tensorprobe.blame.worker READ WRITE
+python -m tensorprobe.blame.worker READ WRITE PARENT
 """
 
 from __future__ import annotations

@@ -141,6 +141,7 @@ def overflow_dump(
         devices=[device or "cpu"],
         timeout=timeout,
         module="tensorprobe.overflow.worker",
+        read=lambda told: Replay(**told),
         imports=imports,
         memory=memory,
     )
@@ -149,9 +150,7 @@ def overflow_dump(
     with closing(answers):
         for (part, found), (_, answer) in zip(waiting, answers, strict=True):
             replay = (
-                Replay("not judged", message=answer.loss)
-                if answer.found is None
-                else Replay(**answer.found)
+                Replay("not judged", message=answer.loss) if answer.found is None else answer.found
             )
             overflow = JudgedOverflow(part.label, found.name, _shown(found.name), found, replay)
             judged.append(overflow)

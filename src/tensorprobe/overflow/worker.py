@@ -1,6 +1,6 @@
 """A process that repeats calls which overflowed, for another.
 
-python -m tensorprobe.overflow.worker READ WRITE
+python -m tensorprobe.overflow.worker READ WRITE PARENT
 """
 
 from __future__ import annotations

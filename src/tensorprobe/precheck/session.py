@@ -181,6 +181,7 @@ def precheck_dump(
             jobs=jobs,
             timeout=timeout,
             module="tensorprobe.precheck.worker",
+            read=CallResult.from_json,
             imports=imports,
             memory=memory,
             on_device=record.meet_device,
@@ -219,7 +220,8 @@ def _gaps_of(parts: Sequence[RankDump], unread: Mapping[str, Gap]) -> Iterator[G
 def _result_of(order: Order, answer: Answer) -> CallResult:
     if answer.found is None:
         return CallResult(order.name, "error", message=answer.loss, excess=float("inf"))
-    return CallResult.from_json(answer.found)
+    result: CallResult = answer.found
+    return result
 
 
 def _note_of(call: PlannedCall) -> str:

@@ -1,6 +1,6 @@
 """A process that checks calls for another.
 
-python -m tensorprobe.precheck.worker READ WRITE
+python -m tensorprobe.precheck.worker READ WRITE PARENT
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _check_calls(settings: dict[str, Any]) -> Task:
         prepare,
         is_alive,
         describe_device(device),
-        writes_files=settings["save_errors"] is not None,
+        writes_to=settings["save_errors"],
         is_on_cpu=device.type == "cpu",
     )
 

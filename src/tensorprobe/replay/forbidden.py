@@ -21,8 +21,8 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
     ),
     "takes a file or an address": ("from_blob", "_from_blob", "from_file", "frombuffer"),
     "gives away addresses of memory": (
-        "__cuda_array_interface__", "__dlpack__", "__dlpack_device__", "const_data_ptr", "data_ptr",
-        "storage", "storage_type", "_typed_storage", "untyped_storage",
+        "__cuda_array_interface__", "__dlpack__", "__dlpack_device__", "_cdata", "_typed_storage",
+        "const_data_ptr", "data_ptr", "storage", "storage_type", "untyped_storage",
     ),
     "frees, resizes or replaces memory": (
         "_backward", "_copy_from_and_resize", "_propagate_xla_data", "_resize_output",
@@ -32,7 +32,24 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "sparse_resize_and_clear_", "swap_tensors",
     ),
     "looks at memory without a check of its bounds": (
-        "_nested_view_from_buffer", "_nested_view_from_buffer_copy",
+        "_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo",
+        "_ctc_loss_backward",
+        "_embedding_bag_backward", "_embedding_bag_dense_backward",
+        "_embedding_bag_per_sample_weights_backward", "_embedding_bag_sparse_backward",
+        "_nested_view_from_buffer", "_nested_view_from_buffer_copy", "_segment_reduce_backward",
+        "_sobol_engine_draw", "_sobol_engine_ff_", "_sobol_engine_initialize_state_",
+        "_sobol_engine_scramble_", "_sparse_bsc_tensor_unsafe", "_sparse_bsr_tensor_unsafe",
+        "_sparse_compressed_tensor_unsafe", "_sparse_coo_tensor_unsafe",
+        "_sparse_csc_tensor_unsafe", "_sparse_csr_tensor_unsafe",
+    ),
+    "is torch's own scaffolding": (
+        "_add_batch_dim", "_foobar", "_fw_primal", "_fw_primal_copy", "_lazy_clone",
+        "_make_dep_token",
+        "_remove_batch_dim", "_test_ambiguous_defaults", "_test_autograd_multiple_dispatch",
+        "_test_autograd_multiple_dispatch_view", "_test_autograd_multiple_dispatch_view_copy",
+        "_test_check_tensor", "_test_functorch_fallback", "_test_optional_filled_intlist",
+        "_test_optional_floatlist", "_test_optional_intlist", "_test_parallel_materialize",
+        "_test_serialization_subcmul", "_test_string_default", "_test_warn_in_autograd",
     ),
     "changes the state of torch": (
         "_cufft_clear_plan_cache", "_cufft_set_plan_cache_max_size", "_set_grad_enabled",
@@ -59,9 +76,10 @@ _PLAIN_TYPE = re.compile(
 )
 # Texts that choose a way to compute; any other may be a path.
 _CHOICES = frozenset(
-    ("activation", "algorithm", "api_name", "approximate", "driver", "equation", "indexing",
-     "interpolation", "mode", "norm", "ord", "p", "pad_mode", "padding", "padding_mode",
-     "padding_side", "reduce", "reduction", "rounding_mode", "side", "UPLO")
+    ("activation", "algorithm", "api_name", "approximate", "assert_msg", "driver",
+     "equation", "indexing", "interpolation", "mode", "norm", "ord", "p", "pad_mode",
+     "padding", "padding_mode", "padding_side", "reduce", "reduction", "rounding_mode",
+     "side", "UPLO")
 )  # fmt: skip
 
 

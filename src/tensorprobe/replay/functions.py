@@ -123,6 +123,9 @@ _SPACES: dict[str, dict[str, tuple[_Space, ...]]] = {
                 public=_public(torch.signal.windows),
             ),
         ),
+        "functional": (
+            _Space("torch.functional", torch.functional, public=_public(torch.functional)),
+        ),
         "linalg": (_Space("torch.linalg", torch.linalg, "aten::linalg_"),),
         "fft": (_Space("torch.fft", torch.fft, "aten::fft_"),),
         "special": (_Space("torch.special", torch.special, "aten::special_"),),
@@ -136,11 +139,11 @@ _SPACES: dict[str, dict[str, tuple[_Space, ...]]] = {
             ),
         ),
     },
-    "Tensor": {
-        "": (_Space("torch.Tensor", torch.Tensor, public=frozenset(("new", "new_tensor"))),)
-    },
+    "Tensor": {"": (_Space("torch.Tensor", torch.Tensor, public=frozenset(("new_tensor",))),)},
     "VF": {"": (_Space("torch._VF", torch._C._VariableFunctions), _TORCH)},
 }
+# What gives another tensor; the rest tells of a tensor what a record has in words.
+_PROPERTIES = frozenset(("H", "T", "data", "grad", "imag", "mH", "mT", "real"))
 # Operators that Python knows and torch does not have as methods, or that torch renamed.
 _METHODS = {
     "__div__": "__truediv__",
@@ -233,6 +236,8 @@ def _look_into(space: _Space, name: str) -> tuple[Callable[..., Any], str] | Non
         raise RebuildError(f"{path} is not made again: it {reason}")
     if space.space is torch.Tensor and not callable(function):
         # A property, such as Tensor.T: reading it is the call.
+        if name not in _PROPERTIES:
+            return None
         path, function = f"{path}.__get__", getattr(function, "__get__", None)
     if not callable(function) or isinstance(function, type):
         return None

@@ -40,6 +40,9 @@ __all__ = ["Answer", "Order", "idle_workers", "run_orders"]
 
 # So that a worker need not wait for its next call.
 _AHEAD = 4
+# What surely fits into a pipe that nobody reads.
+_PIPE_BYTES = 1 << 12
+_LONGEST_ANSWER = 1 << 26
 _START_SECONDS = 600.0
 _MANY_THREADS = 8
 _HINTS = {
@@ -73,8 +76,11 @@ class Order:
 class Answer(NamedTuple):
     """What a worker said of an order, or why it said nothing: one of both is there."""
 
-    found: dict[str, Any] | None
+    found: Any
     loss: str = ""
+
+
+Read = Callable[[dict[str, Any]], Any]
 
 
 def run_orders(
@@ -85,6 +91,7 @@ def run_orders(
     jobs: int = 1,
     timeout: float,
     module: str,
+    read: Read = dict,
     imports: Sequence[str] = (),
     memory: float | None = None,
     ahead: int = _AHEAD,
@@ -101,6 +108,8 @@ def run_orders(
         jobs: how many workers; at least one for each device.
         timeout: how many seconds one call may take.
         module: what a worker process runs.
+        read: makes of an answer what is wanted of it; raises KeyError, TypeError or ValueError of
+            one that it cannot be made of.
         imports: the modules that hold the user's own functions.
         memory: how many GiB a worker may take; None: its share of what there is.
         ahead: how many calls a worker is told of before it has answered them.
@@ -125,7 +134,9 @@ def run_orders(
     with selectors.DefaultSelector() as selector:
         try:
             for number in range(count if orders else 0):
-                worker = _engage({**settings, "device": devices[number % len(devices)]}, module)
+                worker = _engage(
+                    {**settings, "device": devices[number % len(devices)]}, module, read
+                )
                 workers.append(worker)
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
             while workers:
@@ -144,7 +155,7 @@ def run_orders(
                     workers.remove(worker)
                     yield from worker.bury(waiting, timeout if is_late else None)
                     if waiting:
-                        heir = _Worker(worker.settings, module)
+                        heir = _Worker(worker.settings, module, read)
                         workers.append(heir)
                         selector.register(heir.answers, selectors.EVENT_READ, heir)
                 if not waiting:
@@ -173,12 +184,12 @@ def _kind_of(settings: Mapping[str, Any], module: str) -> tuple[Any, ...]:
     return (module, *told, tuple(sorted(_environment(settings).items())))
 
 
-def _engage(settings: dict[str, Any], module: str) -> _Worker:
+def _engage(settings: dict[str, Any], module: str, read: Read) -> _Worker:
     """Return a worker for a job: one that waits for such, or a new one."""
     idle = _idle.pop(_kind_of(settings, module), None)
-    if idle is not None and idle.take_job(settings):
+    if idle is not None and idle.take_job(settings, read):
         return idle
-    return _Worker(settings, module)
+    return _Worker(settings, module, read)
 
 
 def _let_wait(worker: _Worker) -> None:
@@ -201,16 +212,19 @@ def _end_idle() -> None:
 class _Worker:
     """One worker process, from this side."""
 
-    def __init__(self, settings: dict[str, Any], module: str) -> None:
+    def __init__(self, settings: dict[str, Any], module: str, read: Read) -> None:
         self.settings = settings
         self.module = module
+        self._read_answer = read
         self.at_work: deque[Order] = deque()
         self.is_over = False
         self._is_ready = False
         self._is_dismissed = False
         self._said_bye = False
+        self._talks_nonsense = False
         self._failure: TensorprobeError | None = None
         self._rest = b""
+        self._under_way = 0
         self._since = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._folder = tempfile.TemporaryDirectory(prefix="tensorprobe-")
@@ -223,6 +237,7 @@ class _Worker:
                 module,
                 str(order_read),
                 str(answer_write),
+                str(os.getpid()),
             ],
             pass_fds=(order_read, answer_write),
             env=_environment(settings),
@@ -235,8 +250,8 @@ class _Worker:
         os.close(order_read)
         os.close(answer_write)
         self.answers = answer_read
-        self._orders = os.fdopen(order_write, "w")
-        self._send({"settings": settings})
+        self._orders = os.fdopen(order_write, "wb", buffering=0)
+        self._send(_line({"settings": settings}))
 
     @property
     def process_id(self) -> int:
@@ -248,13 +263,14 @@ class _Worker:
         """Whether it has answered everything and could go on."""
         return self._is_ready and not (self.at_work or self.is_over or self._is_dismissed)
 
-    def take_job(self, settings: dict[str, Any]) -> bool:
+    def take_job(self, settings: dict[str, Any], read: Read) -> bool:
         """Begin another job; returns whether it is still there to do it."""
+        self._read_answer = read
         if self._process.poll() is not None:
             self.abandon()
             return False
         self.settings, self._is_ready, self._since = settings, False, time.monotonic()
-        self._send({"settings": settings})
+        self._send(_line({"settings": settings}))
         return True
 
     def give(self, waiting: deque[Order], ahead: int, is_wanted: Callable[[Order], bool]) -> None:
@@ -263,10 +279,16 @@ class _Worker:
             order = waiting.popleft()
             if not is_wanted(order):
                 continue
+            line = _line(order.as_json())
+            if self.at_work and self._under_way + len(line) > _PIPE_BYTES:
+                # One that is at a call reads nothing, and nobody may wait for it without an end.
+                waiting.appendleft(order)
+                break
             if not self.at_work:
-                self._since = time.monotonic()
+                self._since, self._under_way = time.monotonic(), 0
+            self._under_way += len(line)
             self.at_work.append(order)
-            self._send(order.as_json())
+            self._send(line)
 
     def collect(
         self, on_device: Callable[[str, str], None] | None
@@ -277,21 +299,47 @@ class _Worker:
             self.is_over = True
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            self._since = time.monotonic()
-            if "ready" in message:
-                self._is_ready = True
-                if on_device is not None:
-                    on_device(self.settings["device"], message["device"])
-            elif "failed" in message:
-                kind = getattr(errors, message.get("kind", ""), TensorprobeError)
-                is_ours = isinstance(kind, type) and issubclass(kind, TensorprobeError)
-                self._failure = (kind if is_ours else TensorprobeError)(message["failed"])
-            elif "bye" in message:
-                self._said_bye = True
-            else:
-                yield self.at_work.popleft(), Answer(message)
+        try:
+            if len(self._rest) > _LONGEST_ANSWER:
+                raise ValueError("a line without an end")
+            for line in lines:
+                self._since = time.monotonic()
+                found = self._heard(json.loads(line), on_device)
+                if found is not None:
+                    yield found
+        except (KeyError, RecursionError, TypeError, ValueError):
+            # What a call made of it answers for it; nothing of that is believed.
+            self._talks_nonsense = True
+            self.is_over = True
+            self.kill()
+
+    def _heard(
+        self, message: dict[str, Any], on_device: Callable[[str, str], None] | None
+    ) -> tuple[Order, Answer] | None:
+        """Take one message; returns the answer to an order, where it is one.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no message of ours.
+        """
+        if not isinstance(message, dict):
+            raise TypeError("no message")
+        if "ready" in message:
+            device = str(message["device"])
+            self._is_ready = True
+            if on_device is not None:
+                on_device(self.settings["device"], device)
+        elif "failed" in message:
+            kind = getattr(errors, str(message.get("kind")), TensorprobeError)
+            is_ours = isinstance(kind, type) and issubclass(kind, TensorprobeError)
+            self._failure = (kind if is_ours else TensorprobeError)(str(message["failed"]))
+        elif "bye" in message:
+            self._said_bye = True
+        elif not self.at_work:
+            raise ValueError("an answer to nothing")
+        else:
+            answer = Answer(self._read_answer(message))
+            return self.at_work.popleft(), answer
+        return None
 
     def deadline(self, timeout: float) -> float:
         """Return when to give up on it."""
@@ -346,7 +394,9 @@ class _Worker:
         elif culprit is not None:
             # One that is late may have been dying, which takes its time on a busy machine.
             message = (
-                _cause_of_death(code)
+                "its process answered what no worker answers, and was ended"
+                if self._talks_nonsense
+                else _cause_of_death(code)
                 if timeout is None or code != -signal.SIGKILL
                 else f"no answer within {timeout:g} s, so its process was ended; "
                 "--timeout allows more"
@@ -356,10 +406,9 @@ class _Worker:
             else:
                 waiting.appendleft(replace(culprit, loss=message))
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, line: bytes) -> None:
         try:
-            self._orders.write(json.dumps(message) + "\n")
-            self._orders.flush()
+            self._orders.write(line)
         except BrokenPipeError:
             # It died; reading its answers will show that.
             self.is_over = False
@@ -368,6 +417,10 @@ class _Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 def _environment(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -47,6 +47,7 @@ Load = Callable[[TensorValue], torch.Tensor]
 
 # Methods that move a tensor to the device that they are named for.
 _MOVES = frozenset(("cpu", "cuda", "hpu", "ipu", "mps", "mtia", "npu", "xla", "xpu"))
+_CHECKED = {"check_invariants": True, "unsafe": False}
 _INDEXING = frozenset(("__getitem__", "__setitem__", "__delitem__"))
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "int": int,
@@ -86,7 +87,7 @@ class RebuiltCall:
 
 
 def rebuild_call(
-    call: CallRecord, load: Load, *, device: str | torch.device = "cpu"
+    call: CallRecord, load: Load, *, device: str | torch.device = "cpu", is_made: bool = True
 ) -> RebuiltCall:
     """Return a recorded call with its function and arguments.
 
@@ -95,6 +96,8 @@ def rebuild_call(
         load: makes the tensor that a value describes; asked once for each, in the order of the
             arguments, positional before named.
         device: every device among the arguments becomes this one.
+        is_made: whether the call will be made, so that its result must have room; torch may be
+            asked for that, which makes the call without data. Only a worker process does so.
 
     Raises:
         RebuildError: the function is not known here, or an argument is not in the dump.
@@ -119,10 +122,13 @@ def rebuild_call(
     }
     if name.api_type == "Tensor" and name.api_name == "to" and len(args) > 1:
         args = (args[0], builder.moved(args[1]), *args[2:])
-    require_inside_storage(name.api_name, args)
-    if name.api_type in API_TYPES:
-        # A function of the user's own may have effects, so it is called no more than it must be.
-        require_bounded_result(name.api_name, function, args, kwargs)
+    # What torch checks unless it is told not to is checked.
+    kwargs.update((key, value) for key, value in _CHECKED.items() if key in kwargs)
+    if is_made:
+        require_inside_storage(name.api_name, args, kwargs)
+        if name.api_type in API_TYPES:
+            # A function of the user's own may have effects, so it is called no more than needed.
+            require_bounded_result(name.api_name, function, args, kwargs)
     return RebuiltCall(function, args, kwargs, path)
 
 

@@ -15,6 +15,7 @@ from tensorprobe.errors import RebuildError
 
 __all__ = ["ArgumentSource", "name_in_docstring"]
 
+_NO_KEYWORDS = frozenset((*keyword.kwlist, "__debug__"))
 _LITERALS = (bool, int, str, type(None), type(...))
 
 
@@ -45,9 +46,12 @@ class ArgumentSource:
         """Return the arguments as they stand in a call."""
         parts = [self.write(value) for value in args]
         for key, value in kwargs.items():
-            is_word = key.isidentifier() and not keyword.iskeyword(key)
+            # Python reads other signs than those of ASCII as what they look like.
+            is_word = key.isascii() and key.isidentifier() and not keyword.iskeyword(key)
             source = self.write(value)
-            parts.append(f"{key}={source}" if is_word else f"**{{{key!r}: {source}}}")
+            parts.append(
+                f"{key}={source}" if is_word and key != "__debug__" else f"**{{{key!r}: {source}}}"
+            )
         return ", ".join(parts)
 
     def write(self, value: Any) -> str:
@@ -74,8 +78,12 @@ class ArgumentSource:
             return str(value)
         if isinstance(value, slice):
             return f"slice({', '.join(map(self.write, (value.start, value.stop, value.step)))})"
+        if isinstance(value, np.complexfloating):
+            return self.write(complex(value))
         if isinstance(value, np.generic):
-            return self.write(value.item())
+            # The longest floats of numpy give themselves back.
+            number = value.item()
+            return self.write(float(number) if isinstance(number, np.generic) else number)
         if type(value) is complex:
             return f"complex({self.write(value.real)}, {self.write(value.imag)})"
         if type(value) is float:

@@ -58,12 +58,13 @@ def import_modules(names: tuple[str, ...]) -> None:
     for name in names:
         try:
             module = importlib.import_module(name)
-        except Exception as err:  # whatever the user's module does
+        except (Exception, SystemExit) as err:  # whatever the user's module does
             raise RebuildError(
                 f"the module {name} cannot be imported ({type(err).__name__}: {err}); "
                 "put its folder on PYTHONPATH"
             ) from err
-        for listed in getattr(module, "__all__", ()):
+        offered = getattr(module, "__all__", ())
+        for listed in offered if isinstance(offered, (list, tuple)) else ():
             _offer(module, listed)
 
 

@@ -1,6 +1,6 @@
 """The loop of a process that makes calls for another: if it dies or hangs, its call is lost.
 
-    python -m MODULE READ WRITE      where MODULE calls `serve`
+    python -m MODULE READ WRITE PARENT      where MODULE calls `serve`
 
 Two pipes carry JSON lines. In: one line of settings, then orders; settings again begin another job.
 Out: `{"ready": true, …}` with the device or `{"failed": …}`, then a line for each order, and
@@ -25,6 +25,8 @@ __all__ = ["Answer", "Task", "serve", "warm_up"]
 
 Answer = dict[str, Any]
 
+_PR_SET_PDEATHSIG = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -34,14 +36,14 @@ class Task:
         prepare: given an order, returns what answers it; that is called when its turn has come.
         is_alive: whether the next order can be taken; after some errors a device never answers.
         device: the one that it opened, in words.
-        writes_files: whether an answer may be kept in files.
+        writes_to: the folder that an answer may be kept in; None: it is kept in none.
         is_on_cpu: whether no driver of a device needs more than memory.
     """
 
     prepare: Callable[[dict[str, Any]], Callable[[], Answer]]
     is_alive: Callable[[], bool] = lambda: True
     device: str = "cpu"
-    writes_files: bool = False
+    writes_to: str | None = None
     is_on_cpu: bool = True
 
 
@@ -51,8 +53,9 @@ def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
     Args:
         make_task: given the settings, returns what is done with an order.
     """
-    # Whoever started us is interrupted, too, and ends us.
+    # Whoever started us is interrupted, too, and ends us; or ends, and we with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent(int(sys.argv[3]))
     read_end, write_end = int(sys.argv[1]), int(sys.argv[2])
     with (
         os.fdopen(read_end, "rb", buffering=0) as pipe,
@@ -78,6 +81,16 @@ def serve(make_task: Callable[[dict[str, Any]], Task]) -> None:
                     return
             order = orders.take()
         _say(answers, {"bye": True})
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have Linux end this process when the one that started it ends, however that ends."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit()
 
 
 def _begin(
@@ -119,9 +132,9 @@ def _confine(task: Task, settings: dict[str, Any]) -> None:
     gc.freeze()
     confine(
         memory=settings["memory"],
-        writes_files=task.writes_files,
+        writes_to=task.writes_to,
         # Code of the user's own is trusted, and drivers of devices compile.
-        may_start_programs=bool(settings["imports"]) or not task.is_on_cpu,
+        is_closed=task.is_on_cpu and not settings["imports"],
     )
 
 
