@@ -55,9 +55,10 @@ def write_data(folder: Path, name: str, data: torch.Tensor) -> dict[str, Any]:
     """Write a tensor of a dump and return its value."""
     (folder / "dump_tensor_data").mkdir(parents=True, exist_ok=True)
     torch.save(data, folder / "dump_tensor_data" / name)
-    low, high = float(data.min()), float(data.max())
-    told = tensor(*data.shape, Max=high, Min=low, Mean=float(data.mean()), Norm=float(data.norm()))
-    return {**told, "data_name": name}
+    numbers = data.double()
+    low, high, mean = float(numbers.min()), float(numbers.max()), float(numbers.mean())
+    told = tensor(*data.shape, dtype=str(data.dtype), Max=high, Min=low, Mean=mean)
+    return {**told, "Norm": float(numbers.norm()), "data_name": name}
 
 
 def run(folder: Path, *args: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
