@@ -46,6 +46,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Aten._test_check_tensor": (call(tensor(4)), "scaffolding"),
     "Tensor.unbind": (call(tensor(2**22)), "pieces"),
     "Tensor.tolist": (call(tensor(2**22)), "pieces"),
+    "Tensor.split": (call(tensor(2**24), value(2)), "pieces"),
+    "Tensor.chunk": (call(tensor(2**24), value(2**24)), "pieces"),
 }
 
 

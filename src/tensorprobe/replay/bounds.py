@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tensorprobe.replay.arguments import map_leaves, tensors_in
 from tensorprobe.replay.memory import has_room, require_room
 from tensorprobe.replay.refusals import REFUSALS
 
-__all__ = ["require_bounded_result", "require_inside_storage"]
+__all__ = ["require_bounded_result"]
 
 # Their result may have as many elements as the product of those of all their tensors. Elsewhere a
 # result is allocated whole, and the limit of the process refuses it before it is touched.
@@ -31,12 +31,11 @@ _OUTER = frozenset(
      "meshgrid", "multi_dot", "outer", "tensordot", "vander")
 )  # fmt: skip
 _BITS = 64
-# Their result is a list, and each piece of it costs more than its elements.
-_IN_PIECES = frozenset(
-    ("chunk", "dsplit", "hsplit", "split", "split_copy", "split_with_sizes", "tensor_split",
-     "tolist", "unbind", "unbind_copy", "unsafe_chunk", "unsafe_split",
-     "unsafe_split_with_sizes", "vsplit", "__iter__")
-)  # fmt: skip
+# Their result is a list, and each piece of it costs more than its elements: one for each place of a
+# dimension, or as many as they are told, or of the size that they are told.
+_FOR_EACH = frozenset(("__iter__", "tolist", "unbind", "unbind_copy"))
+_SO_MANY = frozenset(("chunk", "dsplit", "hsplit", "tensor_split", "unsafe_chunk", "vsplit"))
+_OF_SIZE = frozenset(("split", "split_copy", "unsafe_split"))
 _MOST_PIECES = 1 << 20
 
 
@@ -55,11 +54,9 @@ def require_bounded_result(
         RebuildError: it is; or an integer among the arguments is larger than any that torch takes.
     """
     words = name.split(".")
-    if not _IN_PIECES.isdisjoint(words):
-        shapes = [tensor.shape for tensor in tensors_in((list(args), dict(kwargs)))]
-        largest = max((max(shape, default=1) for shape in shapes), default=1)
-        if largest > _MOST_PIECES:
-            raise RebuildError(f"its result may be {largest} pieces, each an object of Python's")
+    pieces = _count_pieces(words, args, kwargs)
+    if pieces > _MOST_PIECES:
+        raise RebuildError(f"its result may be {pieces} pieces, each an object of Python's")
     most = _most_elements(args, kwargs, is_outer=not _OUTER.isdisjoint(words))
     # One number says how many rows it has, and columns.
     if has_room(most**2 if "eye" in words else most):
@@ -85,6 +82,18 @@ def require_bounded_result(
     require_room((tuple(tensor.shape) for tensor in tensors_in(result)), "its result")
 
 
+def _count_pieces(words: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Return how many tensors or numbers a call may give, at most; 0 where it is no list."""
+    shapes = [tuple(tensor.shape) for tensor in tensors_in((list(args), dict(kwargs)))]
+    longest = max((max(shape, default=1) for shape in shapes), default=1)
+    told = next((value for value in (*args[1:], *kwargs.values()) if type(value) is int), 1)
+    if not _FOR_EACH.isdisjoint(words):
+        return longest
+    if not _SO_MANY.isdisjoint(words):
+        return told
+    return longest // max(told, 1) if not _OF_SIZE.isdisjoint(words) else 0
+
+
 def _takes_device(function: Any) -> bool:
     """Whether an operator is told where its result is to be."""
     if isinstance(function, torch._ops.OpOverloadPacket):
@@ -92,84 +101,6 @@ def _takes_device(function: Any) -> bool:
         return any(_takes_device(getattr(function, name)) for name in overloads())
     is_operator = isinstance(function, torch._ops.OpOverload)
     return is_operator and any(each.name == "device" for each in function._schema.arguments)
-
-
-def require_inside_storage(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse a call that looks beyond the memory of its tensors, where torch itself does not ask.
-
-    Raises:
-        RebuildError: it does.
-    """
-    words = name.split(".")
-    for operation, check in _CHECKS.items():
-        if operation in words:
-            check(args, kwargs)
-
-
-def _check_strides(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    names = ("self", "size", "stride", "storage_offset")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    tensor = given.get("self", given.get("input"))
-    sizes: Any = given.get("size")
-    strides: Any = given.get("stride")
-    if not isinstance(tensor, torch.Tensor) or not _are_integers(sizes, strides):
-        raise RebuildError("a view by strides without a tensor, sizes and strides")
-    start = given.get("storage_offset")
-    start = start if isinstance(start, int) else tensor.storage_offset()
-    if any(size == 0 for size in sizes):
-        return
-    reach = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=False)]
-    first = start + sum(step for step in reach if step < 0)
-    last = start + sum(step for step in reach if step > 0)
-    beyond = (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes()
-    if first < 0 or beyond or len(sizes) != len(strides):
-        raise RebuildError("the dump holds the elements of a view, and the call looks beyond them")
-
-
-def _check_places(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Hold the places of a pooling against the tensor that was pooled: the last and the second."""
-    tensors = tensors_in((list(args), dict(kwargs)))
-    pooled, places = tensors[1] if len(tensors) > 2 else None, tensors[-1] if tensors else None
-    dims = 3 if pooled is not None and pooled.dim() > 4 else 2
-    if pooled is None or places is None or places.is_floating_point():
-        raise RebuildError("the gradient of a pooling without its places")
-    _require_range(places, math.prod(pooled.shape[-dims:]))
-
-
-def _check_classes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    names = ("log_probs", "targets")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    scores, targets = given.get("log_probs"), given.get("targets")
-    if (
-        not (isinstance(scores, torch.Tensor) and isinstance(targets, torch.Tensor))
-        or not scores.dim()
-    ):
-        raise RebuildError("a loss without scores and targets")
-    _require_range(targets, scores.shape[-1])
-
-
-def _require_range(places: torch.Tensor, end: int) -> None:
-    if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < end:
-        raise RebuildError(f"its indices are not within the {end} that there are")
-
-
-# By a word of the operation's name.
-_CHECKS: dict[str, Callable[[tuple[Any, ...], Mapping[str, Any]], None]] = {
-    "_reshape_alias": _check_strides,
-    "as_strided": _check_strides,
-    "as_strided_": _check_strides,
-    "_ctc_loss": _check_classes,
-    "ctc_loss": _check_classes,
-    "max_pool2d_with_indices_backward": _check_places,
-    "max_pool3d_with_indices_backward": _check_places,
-}
-
-
-def _are_integers(*lists: Any) -> bool:
-    return all(
-        isinstance(numbers, (list, tuple)) and all(type(n) is int for n in numbers)
-        for numbers in lists
-    )
 
 
 def _most_elements(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_outer: bool) -> int:

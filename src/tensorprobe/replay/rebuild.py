@@ -33,9 +33,10 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
-from tensorprobe.replay.bounds import require_bounded_result, require_inside_storage
+from tensorprobe.replay.bounds import require_bounded_result
 from tensorprobe.replay.functions import find_function, parse_api_call
 from tensorprobe.replay.memory import require_room
+from tensorprobe.replay.reach import require_inside_storage
 from tensorprobe.replay.recorded import tensor_values
 from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.store.dump import RankDump
