@@ -6,6 +6,7 @@ were.
 
 from __future__ import annotations
 
+import csv
 import json
 import pkgutil
 import sys
@@ -207,6 +208,30 @@ def test_no_path_leads_anywhere_but_to_operations() -> None:
     }  # fmt: skip
     homes = {getattr(function, "__module__", None) for function in of_torch.values()}
     assert all(home is None or home.split(".")[0] == "torch" for home in homes), homes
+
+
+@pytest.mark.parametrize("command", ["precheck", "overflow"])
+def test_hundreds_of_other_paths_run_nothing(command: str, victim: Path) -> None:
+    """Some of all paths go through the command itself, with a shell's text as argument."""
+    refused = [name for name in generated_names() if not is_allowed(name)]
+    chosen = refused[:: len(refused) // 400]
+    assert len(chosen) >= 300
+    infinite = tensor(4, Max=float("inf"))
+    calls = {f"{name}.0.forward": call(TEXT, outputs=[infinite]) for name in chosen}
+    work = victim.parent / "work"
+    work.mkdir()
+    dump = write_dump(victim.parent / "dump", calls)
+    before = everything_below(victim, dump)
+    answer = run(work, command, dump, "-o", victim.parent / "results")
+    assert answer.returncode in (0, 2), answer.stderr
+    assert list(work.iterdir()) == []
+    assert everything_below(victim, dump) == before
+    (path,) = (victim.parent / "results").glob("*_result_*.csv")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    verdicts = {row.get("Forward Test Success", row.get("Verdict")) for row in rows}
+    assert len(rows) >= 300
+    assert verdicts <= {"SKIP", "not judged"}
 
 
 WATCH = """
