@@ -162,13 +162,15 @@ def test_one_place_writes_to_the_terminal() -> None:
 
 @pytest.mark.parametrize(
     "sign",
-    ["\0", "\t", "\x1b", "\x7f", "\x85", "\x9b", "\xad", "\u061c", "\u200e", "\u2028", "\ud800"],
+    ["\0", "\t", "\x1b", "\x7f", "\x85", "\x9b", "\xad", "\u061c", "\u200e", "\u2028"],
 )
 def test_a_sign_that_is_obeyed_is_replaced(sign: str) -> None:
     assert clean_text(f"a{sign}b") == "a�b"
 
 
-@pytest.mark.parametrize("text", ["中文/模型.py", "naïve é", "\xa0", "\U0001f600", "שלום"])
+@pytest.mark.parametrize(
+    "text", ["中文/模型.py", "naïve é", "\xa0", "\U0001f600", "\ud800", "שלום"]
+)
 def test_letters_of_all_languages_stay(text: str) -> None:
     assert clean_text(text) == text
 

@@ -11,9 +11,8 @@ from unicodedata import category
 __all__ = ["clean_text", "one_line"]
 
 # Controls (escape sequences, ends of lines), signs without a shape (marks that reorder what stands
-# beside them, spaces without a width), the two other ends of a line; and halves of signs, which no
-# file can hold.
-_OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+# beside them, spaces without a width), and the two other ends of a line.
+_OBEYED = frozenset(("Cc", "Cf", "Zl", "Zp"))
 
 
 def clean_text(text: str) -> str:

@@ -38,6 +38,7 @@ from tensorprobe.report.table import Cell, Fill, Table
 from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
+from tensorprobe.thread_pool import start_thread
 
 __all__ = ["PartComparison", "PartFiles", "mode_of"]
 
@@ -335,7 +336,7 @@ class PartComparison:
         self._distances = measurer.distances
         if self._options.ask_who is not None and total >= _BYTES_TO_PREPARE:
             # The measuring threads need Python rarely.
-            Thread(target=self._options.ask_who.prepare).start()
+            start_thread(Thread(target=self._options.ask_who.prepare))
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )

@@ -150,7 +150,7 @@ class ResultFiles:
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([cell_of(cell) for cell in row] for row in rows)
-        file.write((mark + text.getvalue()).encode())
+        file.write((mark + text.getvalue()).encode(errors="backslashreplace"))
         file.flush()
 
 

@@ -407,8 +407,10 @@ class _Worker:
                 waiting.appendleft(replace(culprit, loss=message))
 
     def _send(self, line: bytes) -> None:
+        rest = memoryview(line)
         try:
-            self._orders.write(line)
+            while rest:
+                rest = rest[self._orders.write(rest) :]
         except BrokenPipeError:
             # It died; reading its answers will show that.
             self.is_over = False
