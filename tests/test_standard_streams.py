@@ -107,9 +107,7 @@ sys.exit(3)
     ("words", "how"),
     [
         ("train.py", ">&-"),
-        ("train.py", "2>&-"),
         ("train.py", "<&- >&- 2>&-"),
-        ("train.py", "2>/dev/full"),
         ("-m train", "<&- >&- 2>&-"),
     ],
 )

@@ -11,6 +11,7 @@ import json
 import pkgutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -160,6 +161,7 @@ def paths_from(root: Any, prefix: str, depth: int) -> Iterator[str]:
                 waiting.append((found, f"{path}.{name}", left - 1))
 
 
+@cache
 def generated_names() -> list[str]:
     roots = [
         (torch, "Torch"),

@@ -67,8 +67,8 @@ _REASONS = {name: reason for reason, names in _BY_REASON.items() for name in nam
 _OF_TORCH = frozenset(
     ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "_test",
      "c10d", "c10d_functional", "debug_mode_ops", "debugprims", "export", "flex_lib", "fsdp",
-     "higher_order", "inductor", "inductor_prims", "mkldnn_prepacked", "onednn", "prim", "prims", "profiler",
-     "quantization", "rngprims", "sparse", "static_runtime", "symm_mem")
+     "higher_order", "inductor", "inductor_prims", "mkldnn_prepacked", "onednn", "prim", "prims",
+     "profiler", "quantization", "rngprims", "sparse", "static_runtime", "symm_mem")
 )  # fmt: skip
 _PLAIN_TYPE = re.compile(
     r"(?:List\[|Optional\[)*"
