@@ -83,13 +83,13 @@ def test_a_folder_that_is_a_link_is_refused_and_told(
     tmp_path: Path, link: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "rank").mkdir(parents=True)
+    elsewhere.mkdir()
     (tmp_path / "dump" / link).parent.mkdir(parents=True)
     (tmp_path / "dump" / link).symlink_to(elsewhere)
     with PrecisionDebugger(dump_path=tmp_path / "dump"):
         pass
     place = tmp_path / "dump" / link
-    assert [path.name for path in elsewhere.rglob("*")] == ["rank"]
+    assert list(elsewhere.iterdir()) == []
     assert any(f"{place} is a link" in message for message in caplog.messages)
 
 

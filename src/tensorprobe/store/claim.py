@@ -13,7 +13,6 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 import weakref
 from pathlib import Path
 
@@ -118,6 +117,9 @@ def claim_folder(folder: Path, *, root: Path | None = None) -> Claim:
         OSError: the folder cannot be made or written to, or a link stands in its place.
     """
     for candidate in (folder, sibling_of(folder)):
+        if root is not None:
+            # Before anything is made behind one; and once more, for one that came meanwhile.
+            _refuse_links(candidate, root)
         is_new = _make_folder(candidate)
         if root is not None:
             _refuse_links(candidate, root)
@@ -152,7 +154,7 @@ def _refuse_links(folder: Path, root: Path) -> None:
     for place in (folder, *folder.parents):
         if place == root:
             return
-        if stat.S_ISLNK(os.lstat(place).st_mode):
+        if place.is_symlink():
             raise OSError(errno.ELOOP, f"{place} is a link, which no dump is written through")
 
 
