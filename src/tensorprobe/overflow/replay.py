@@ -227,7 +227,9 @@ class _Replaying:
 
     def _sides(self, device: torch.device) -> BothSides:
         seed = seed_of(_SEED, str(self._name))
-        return BothSides(self._forward, self._name, self._inputs, self._gradients, device, seed)
+        return BothSides.of_record(
+            self._forward, self._name, self._inputs, self._gradients, device, seed
+        )
 
     def _inputs(self) -> Sequence[torch.Tensor]:
         if not all(map(_has_data, self._values)):

@@ -91,16 +91,19 @@ class DeviceRefusesError(CannotJudgeError):
 
 
 class BothSides:
-    """One recorded call, its inputs, and what its runs showed of it.
+    """One call, its inputs, and what its runs showed of it.
 
     Args:
-        record: the forward record.
+        call: the call, with the tensors that `load` returns.
         name: its name in parts.
         load: returns the input tensors on the CPU, in the order of the arguments; the same ones
-            whenever it is asked.
-        gradients: given the device's outputs, returns what is sent back to each.
+            whenever it is asked, but after a run wrote into them.
         device: where the candidate runs.
-        seed: of the random numbers that the call itself may draw.
+        seed: of the random numbers that the call itself may draw; None if it draws none.
+        gradients: given the device's outputs, returns what is sent back to each.
+        wanted: which of the inputs want gradients; empty for none.
+        recorded_half: the half that the result was recorded in, if it was one.
+        lost: which arguments the dump holds as something else than they were.
         watch: takes the time of each phase.
 
     Attributes:
@@ -113,15 +116,57 @@ class BothSides:
         real: the real dtype that the reference computes in.
         result_sizes: how many elements each result and gradient has, in the order of both.
         plain: the call with its arguments as they were recorded.
-        values: what was recorded of its input tensors.
+        shapes: those of its input tensors.
         api_name: the name of the function.
         device: where the candidate runs.
-        seed: of the random numbers.
+        seed: of the random numbers, and of noise.
         watch: takes the time of each phase.
     """
 
     def __init__(
         self,
+        call: RebuiltCall,
+        name: ApiCall,
+        load: LoadInputs,
+        device: torch.device,
+        seed: int | None,
+        *,
+        gradients: GradientsFor | None = None,
+        wanted: Sequence[bool] = (),
+        recorded_half: torch.dtype | None = None,
+        lost: Sequence[str] = (),
+        watch: Stopwatch | None = None,
+    ) -> None:
+        self.watch = watch or Stopwatch()
+        self.plain = call
+        self.api_name = name.api_name
+        self._load = load
+        self._gradients_for = gradients
+        self.device = device
+        self.seed = seed or 0
+        # Until a run has shown that it does not.
+        self._draws_random = seed is not None
+        self._wanted = tuple(wanted)
+        self._recorded_half = recorded_half
+        self._lost = lost
+        self._writes_unseen = name.api_name in UNSEEN_WRITERS
+        self._base: list[torch.Tensor] | None = None
+        self._versions: list[int] = []
+        self.real: torch.dtype = torch.float64
+        self.noisy_dtype = torch.float32
+        self.result_sizes: list[int] = []
+        self.autocast: torch.dtype | None = None
+        self.is_raised = True
+        self.sent: tuple[torch.Tensor | None, ...] = ()
+        self.unit = rounding_unit(torch.float32)
+        # The tensors that stand in the call's arguments.
+        self._recorded = self.inputs()
+        self.shapes = [tuple(tensor.shape) for tensor in self._recorded]
+        self.copies_leaves = is_in_place(call.function, name.api_name, call.args, call.kwargs)
+
+    @classmethod
+    def of_record(
+        cls,
         record: CallRecord,
         name: ApiCall,
         load: LoadInputs,
@@ -129,35 +174,34 @@ class BothSides:
         device: torch.device,
         seed: int,
         watch: Stopwatch | None = None,
-    ) -> None:
-        self.watch = watch or Stopwatch()
-        self._record = record
-        self._name = name
-        self.api_name = name.api_name
-        self._load = load
-        self._gradients_for = gradients
-        self.device = device
-        self.seed = seed
-        self.values = tensor_values(record)
-        self._writes_unseen = name.api_name in UNSEEN_WRITERS
-        self._base: list[torch.Tensor] | None = None
-        self._versions: list[int] = []
-        self._wants_gradients = wants_gradients(record, self.values)
-        self.real: torch.dtype = torch.float64
-        self.noisy_dtype = torch.float32
-        self.result_sizes: list[int] = []
-        # Until a run has shown that it does not.
-        self._draws_random = True
-        self.autocast: torch.dtype | None = None
-        self.is_raised = True
-        self.sent: tuple[torch.Tensor | None, ...] = ()
-        self.unit = rounding_unit(torch.float32)
-        require_room((value.shape for value in self.values), "its inputs")
-        self._recorded = self.inputs()
-        waiting = iter(self._recorded)
-        self.plain = rebuild_call(record, lambda _: next(waiting), device=_CPU)
-        self.copies_leaves = is_in_place(
-            self.plain.function, name.api_name, self.plain.args, self.plain.kwargs
+    ) -> BothSides:
+        """Return the sides of a call that a dump holds.
+
+        Raises:
+            RebuildError: the call cannot be made again.
+        """
+        values = tensor_values(record)
+        watches_gradients = wants_gradients(record, values)
+        first = record.outputs[0] if record.outputs else None
+        require_room((value.shape for value in values), "its inputs")
+        watch = watch or Stopwatch()
+        with watch.phase("load"):
+            loaded = list(load())
+        waiting = iter(loaded)
+        call = rebuild_call(record, lambda _: next(waiting), device=_CPU)
+        # The first time these very tensors; again, if a run wrote into them, they are loaded anew.
+        kept: list[Sequence[torch.Tensor]] = [loaded]
+        return cls(
+            call,
+            name,
+            lambda: kept.pop() if kept else load(),
+            device,
+            seed,
+            gradients=gradients,
+            wanted=[watches_gradients and bool(value.requires_grad) for value in values],
+            recorded_half=_HALVES.get(first.dtype) if isinstance(first, TensorValue) else None,
+            lost=dict_places(record),
+            watch=watch,
         )
 
     def inputs(self) -> list[torch.Tensor]:
@@ -185,17 +229,20 @@ class BothSides:
             DeviceRefusesError: it does not run there.
         """
         side = self._try_candidate()
-        first = self._record.outputs[0] if self._record.outputs else None
-        recorded = _HALVES.get(first.dtype) if isinstance(first, TensorValue) else None
-        if recorded is not None and side.outputs and side.outputs[0].dtype is torch.float32:
+        is_wider = bool(side.outputs) and side.outputs[0].dtype is torch.float32
+        if self._recorded_half is not None and is_wider:
             # Only autocast makes a half of what the arguments alone give in float32.
-            self.autocast = recorded
+            self.autocast = self._recorded_half
             side = self._try_candidate()
+        self.take_candidate(side)
+        return side
+
+    def take_candidate(self, side: Side) -> None:
+        """Learn from what the device gave how the call is to be repeated."""
         self._draws_random = side.drew_random
         results = (*side.outputs, *side.leaves.values())
         self.result_sizes = [t.numel() for t in results if t.is_floating_point() and t.numel()]
         self._choose_precision(side)
-        return side
 
     def _try_candidate(self) -> Side:
         try:
@@ -223,7 +270,7 @@ class BothSides:
             around = torch.autocast(device.type, dtype=self.autocast)
         return run_forward(
             self._rebuild(tensors, device),
-            seed=self.seed,
+            seed=self.seed if self._draws_random else None,
             device=device,
             with_gradients=self._wants_gradients,
             copies_leaves=self.copies_leaves,
@@ -331,7 +378,7 @@ class BothSides:
 
     def run_backwards(self, candidate: Side, reference: Side) -> str:
         """Send the same gradients back on both sides; returns why not, if so."""
-        if not candidate.leaves:
+        if not candidate.leaves or self._gradients_for is None:
             return ""
         if not any(output.requires_grad for output in candidate.outputs):
             return ""
@@ -411,17 +458,20 @@ class BothSides:
             return (
                 f"the dump holds the elements of a view, and the call looks beyond them; {refusal}"
             )
-        lost = dict_places(self._record)
-        if lost and not isinstance(err, NotImplementedError):
-            return f"the dump holds {' and '.join(lost)} as a dict, whatever it was; {refusal}"
+        if self._lost and not isinstance(err, NotImplementedError):
+            places = " and ".join(self._lost)
+            return f"the dump holds {places} as a dict, whatever it was; {refusal}"
         return refusal
 
+    @property
+    def _wants_gradients(self) -> bool:
+        return any(self._wanted)
+
     def _leaf_flags(self, base: Sequence[torch.Tensor]) -> list[bool]:
+        flags = self._wanted or (False,) * len(base)
         return [
-            self._wants_gradients
-            and bool(value.requires_grad)
-            and (tensor.is_floating_point() or tensor.is_complex())
-            for value, tensor in zip(self.values, base, strict=True)
+            wanted and (tensor.is_floating_point() or tensor.is_complex())
+            for wanted, tensor in zip(flags, base, strict=True)
         ]
 
 

@@ -101,7 +101,7 @@ def check_call(
         return CheckedCall("SKIP", message="the result is uninitialised memory")
     try:
         with watch.phase("prepare"):
-            sides = BothSides(record, name, load, gradients, device, seed, watch)
+            sides = BothSides.of_record(record, name, load, gradients, device, seed, watch)
         checked = _Check(name, sides, device, watch).run()
     except (CannotJudgeError, RebuildError) as err:
         return CheckedCall("SKIP", message=str(err), phases=watch.stop())
@@ -128,7 +128,7 @@ class _Check:
         self._name = name
         self._sides = sides
         self._device = device
-        self._shapes = [value.shape for value in sides.values]
+        self._shapes = sides.shapes
 
     def run(self) -> CheckedCall:
         """Run both sides and judge what they gave."""

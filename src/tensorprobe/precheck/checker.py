@@ -223,7 +223,9 @@ class _Source:
     def as_recorded(self) -> tuple[RebuiltCall, tuple[torch.Tensor | None, ...]]:
         """Return the call and the recorded gradients of its outputs; nothing is run."""
         cpu = torch.device("cpu")
-        sides = BothSides(self.record, self.call, self.inputs, self.gradients, cpu, self.seed)
+        sides = BothSides.of_record(
+            self.record, self.call, self.inputs, self.gradients, cpu, self.seed
+        )
         sent = (
             self._load(value) if isinstance(value, TensorValue) and value.data_name else None
             for value in self._sent
