@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensorprobe.compare import compare
     from tensorprobe.config import Config, load_config
     from tensorprobe.errors import TensorprobeError
+    from tensorprobe.online import OnlineCheck
     from tensorprobe.replay.users import register_function
     from tensorprobe.store import Dump, DumpWriter, RankDump, open_dump
 
@@ -30,6 +31,7 @@ __all__ = [
     "Config",
     "Dump",
     "DumpWriter",
+    "OnlineCheck",
     "PrecisionDebugger",
     "RankDump",
     "TensorprobeError",
@@ -51,6 +53,7 @@ _HOMES = {
     "Config": "config",
     "Dump": "store",
     "DumpWriter": "store",
+    "OnlineCheck": "online",
     "PrecisionDebugger": "capture",
     "RankDump": "store",
     "TensorprobeError": "errors",

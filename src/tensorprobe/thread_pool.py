@@ -71,6 +71,11 @@ class Pending(Generic[Result]):
         self._is_done = False
         self._bell: SimpleQueue[None] = SimpleQueue()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `result` need not wait."""
+        return self._is_done
+
     def result(self) -> Result:
         """Wait for it; returns what it returned.
 

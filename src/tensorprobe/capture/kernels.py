@@ -23,12 +23,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.graph_edges import is_new, next_sequence_number
+from tensorprobe.capture.operator_mode import LEFT_OUT_SPACES, OperatorMode, may_write
 from tensorprobe.capture.written import written_tensors
 from tensorprobe.names import ApiCall, Direction
 from tensorprobe.records import Frame
@@ -53,12 +53,6 @@ _BETWEEN = frozenset(
         hide_from_dynamo.__code__.co_filename,
     )
 )
-# What a collective wrote is not there yet when its operator returns; a profiler computes nothing.
-_LEFT_OUT_SPACES = frozenset(
-    ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "profiler")
-)
-# They write their running statistics although their schema does not say so.
-_SECRET_WRITERS = frozenset(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"))
 _MARK = "tensorprobe call"
 _SIDES: tuple[Literal["input"], Literal["output"]] = ("input", "output")
 
@@ -69,14 +63,11 @@ class _Thread(threading.local):
     call: tuple[str, bool] | None = None
 
 
-class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class KernelWatcher(OperatorMode):  # type: ignore[no-untyped-call]
     """Records the operators that run while it is entered."""
 
-    # Without this torch refuses such an operator, and with it the user's call.
-    supports_higher_order_operators = True
-
     def __init__(self, session: Session) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._session = session
         # Whether it is over, though torch may have the mode on until a backward pass is.
         self.is_retired = False
@@ -85,16 +76,6 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._thread = _Thread()
         # Whether the operators of a call's backward are recorded.
         self._is_wanted: dict[str, bool] = {}
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile compile: what it makes gives other last bits than single operators."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would import its compiler, seconds of a user's first call, to hide what is hidden.
-        return False
 
     def retire(self) -> None:
         """Record nothing more, and take the marks off: the graph may live on."""
@@ -173,7 +154,7 @@ class KernelWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._add(call, parent, inputs, named, None, stack)
             raise
         finally:
-            if _may_write(func):
+            if may_write(func):
                 # The version is raised after the operator, above this mode, or never.
                 recorder.forget_tensors()
         if call is not None:
@@ -237,19 +218,13 @@ def _api_of(func: Any) -> Api | None:
     if not isinstance(func, torch._ops.OpOverload):
         return Api("Custom", f"higher_order.{func.name()}")
     space, _, name = func._schema.name.partition("::")
-    if space in _LEFT_OUT_SPACES:
+    if space in LEFT_OUT_SPACES:
         return None
     if func._schema.overload_name not in ("", "default"):
         name = f"{name}.{func._schema.overload_name}"
     if space == "aten":
         return Api("Aten", name)
     return Api("NPU", name) if space == "npu" else Api("Custom", f"{space}.{name}")
-
-
-def _may_write(func: Any) -> bool:
-    if not isinstance(func, torch._ops.OpOverload):
-        return True
-    return func._schema.is_mutable or func._schema.name.partition("::")[2] in _SECRET_WRITERS
 
 
 def _is_own_doing(frame: FrameType | None) -> bool:

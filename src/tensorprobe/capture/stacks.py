@@ -17,7 +17,7 @@ from tensorprobe.records import Frame
 
 __all__ = ["StackReader"]
 
-_OWN_FOLDER = str(Path(__file__).parent)
+_OWN_FOLDERS = tuple(str(Path(__file__).parent.with_name(room)) for room in ("capture", "online"))
 # Between a user's call and our watcher torch puts frames that say nothing; below a script stand
 # those by which we run it.
 _PASSED_OVER = frozenset(
@@ -81,7 +81,7 @@ def _key_of(innermost: FrameType) -> bytes:
         code = id(frame.f_code)
         if code not in _codes:
             name = frame.f_code.co_filename
-            is_shown = not name.startswith(_OWN_FOLDER) and name not in _PASSED_OVER
+            is_shown = not name.startswith(_OWN_FOLDERS) and name not in _PASSED_OVER
             _codes[code] = frame.f_code if is_shown else None
             if not is_shown:
                 _hidden.append(frame.f_code)

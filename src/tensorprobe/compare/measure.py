@@ -29,7 +29,7 @@ from tensorprobe.metrics.pair_stream import MeasuredPair, PairSource, measure_pa
 from tensorprobe.store import Leaf, RankDump
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["UNSUPPORTED", "DataDistance", "Measured", "Measurer", "bytes_of"]
+__all__ = ["UNSUPPORTED", "DataDistance", "Measured", "Measurer", "bytes_of", "metrics_of"]
 
 # Part of the table's format, like the texts in `judge`.
 _READ_FAILED = "Dump file: {} not found or read failed."
@@ -200,13 +200,26 @@ def _as_measured(result: MeasuredPair, pair: Pair) -> Measured:
         names = dict(zip(("candidate", "reference"), _names_of(pair), strict=True))
         return Measured(UNSUPPORTED, _READ_FAILED.format(names.get(result.side, "")))
     shape = ours.shape if result.shapes is None else result.shapes[0]
+    return metrics_of(result.numbers, shape, has_other_dtype=ours.dtype != theirs.dtype)
+
+
+def metrics_of(
+    numbers: PairNumbers | None, shape: tuple[int, ...], *, has_other_dtype: bool = False
+) -> Measured:
+    """Return the six metrics of a pair as cells, and the message that goes with them.
+
+    Args:
+        numbers: what was measured; None where the shapes differ.
+        shape: of the candidate.
+        has_other_dtype: whether the reference has another dtype, which is then said.
+    """
     if 0 in shape:
         return Measured(UNSUPPORTED, _EMPTY)
-    if result.numbers is None:
+    if numbers is None:
         return Measured(("shape unmatched",) * 6, _SHAPES_DIFFER)
     if not shape:
-        return _without_dimensions(result.numbers)
-    return _metrics(result.numbers, _DTYPES_DIFFER if ours.dtype != theirs.dtype else "")
+        return _without_dimensions(numbers)
+    return _metrics(numbers, _DTYPES_DIFFER if has_other_dtype else "")
 
 
 def _metrics(numbers: PairNumbers, message: str) -> Measured:

@@ -104,6 +104,10 @@ class BothSides:
         wanted: which of the inputs want gradients; empty for none.
         recorded_half: the half that the result was recorded in, if it was one.
         lost: which arguments the dump holds as something else than they were.
+        is_live: whether the call belongs to a run that goes on in this process: its inputs cannot
+            be loaded again, so that the candidate, too, is given copies, and what holds for all
+            threads, as the default dtype does, stays as it is.
+        may_raise: whether the reference may compute in a wider dtype.
         watch: takes the time of each phase.
 
     Attributes:
@@ -118,6 +122,7 @@ class BothSides:
         plain: the call with its arguments as they were recorded.
         shapes: those of its input tensors.
         api_name: the name of the function.
+        is_backward: whether it is an operator of a backward pass, made as a call of its own.
         device: where the candidate runs.
         seed: of the random numbers, and of noise.
         watch: takes the time of each phase.
@@ -135,11 +140,14 @@ class BothSides:
         wanted: Sequence[bool] = (),
         recorded_half: torch.dtype | None = None,
         lost: Sequence[str] = (),
+        is_live: bool = False,
+        may_raise: bool = True,
         watch: Stopwatch | None = None,
     ) -> None:
         self.watch = watch or Stopwatch()
         self.plain = call
         self.api_name = name.api_name
+        self.is_backward = name.direction == "backward"
         self._load = load
         self._gradients_for = gradients
         self.device = device
@@ -150,6 +158,8 @@ class BothSides:
         self._recorded_half = recorded_half
         self._lost = lost
         self._writes_unseen = name.api_name in UNSEEN_WRITERS
+        self._is_live = is_live
+        self._may_raise = may_raise
         self._base: list[torch.Tensor] | None = None
         self._versions: list[int] = []
         self.real: torch.dtype = torch.float64
@@ -281,7 +291,8 @@ class BothSides:
 
     def _place(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         is_here = device.type == tensor.device.type
-        return tensor.to(device, copy=self._writes_unseen) if is_here else send(tensor, device)
+        copies = self._writes_unseen or self._is_live
+        return tensor.to(device, copy=copies) if is_here else send(tensor, device)
 
     def _choose_precision(self, candidate: Side) -> None:
         plain = self.plain
@@ -291,7 +302,8 @@ class BothSides:
             lambda value: dtypes.append(value) if isinstance(value, torch.dtype) else None,
         )
         self.real = reference_dtype(dtypes)
-        self.is_raised = not needs_recorded_dtype(self.api_name, plain.args, plain.kwargs)
+        needs_own = needs_recorded_dtype(self.api_name, plain.args, plain.kwargs)
+        self.is_raised = self._may_raise and not needs_own
         dtypes += [output.dtype for output in candidate.outputs]
         floats = [dtype for dtype in dtypes if is_raisable(dtype)]
         self.noisy_dtype = max(floats, key=rounding_unit, default=torch.float32)
@@ -352,7 +364,7 @@ class BothSides:
         before = torch.get_default_dtype()
         try:
             # Results of integers and of nothing come in the default dtype.
-            if self.is_raised and before is torch.float32:
+            if self.is_raised and before is torch.float32 and not self._is_live:
                 torch.set_default_dtype(self.real)
             return run_forward(
                 call,
@@ -365,7 +377,8 @@ class BothSides:
                 timed=self.watch.phase("reference"),
             )
         finally:
-            torch.set_default_dtype(before)
+            if not self._is_live:
+                torch.set_default_dtype(before)
 
     def _raise(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.autocast is not None and tensor.dtype is torch.float32:

@@ -35,6 +35,7 @@ from tensorprobe.precheck.judge import (
     Resemblance,
     Runs,
     Verdict,
+    judge_at_once,
     judge_output,
     rounding_unit,
     worst_verdict,
@@ -47,16 +48,18 @@ from tensorprobe.precheck.kinds import (
     needs_recorded_dtype,
     undetermined_outputs,
 )
+from tensorprobe.precheck.measure import OutputNumbers
 from tensorprobe.precheck.repeated_errors import resemblance_of
 from tensorprobe.precheck.repeats import Repeats
 from tensorprobe.precheck.sample import is_worth_a_sample, samples_of
+from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.precheck.side import Side, run_backward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
 from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import fetch
 
-__all__ = ["check_call"]
+__all__ = ["check_call", "check_made_call"]
 
 # So many times the rounding error of its inputs a result must move to be ill-conditioned.
 _ILL_CONDITIONED = 4.0
@@ -117,12 +120,43 @@ def check_call(
     )
 
 
+def check_made_call(
+    name: ApiCall,
+    sides: BothSides,
+    candidate: Side,
+    find_written: Callable[[int], torch.Tensor | None],
+    settled: SettledDoubts,
+) -> CheckedCall:
+    """Check a call that the run itself has just made; nothing of it is random.
+
+    Args:
+        name: its name in parts.
+        sides: the call, with its inputs as they were before it.
+        candidate: what it returned.
+        find_written: returns what the call left of an input tensor, by its place.
+        settled: what was found out in earlier checks of this kind.
+    """
+    sides.take_candidate(candidate)
+    try:
+        check = _Check(name, sides, sides.device, sides.watch, settled)
+        return check.run_made(find_written, candidate)
+    except CannotJudgeError as err:
+        return CheckedCall("SKIP", message=str(err))
+
+
 class _Check:
     """One check while it runs."""
 
     def __init__(
-        self, name: ApiCall, sides: BothSides, device: torch.device, watch: Stopwatch
+        self,
+        name: ApiCall,
+        sides: BothSides,
+        device: torch.device,
+        watch: Stopwatch,
+        settled: SettledDoubts | None = None,
     ) -> None:
+        # Of calls of a run that goes on; for them one pass is enough where it tells enough.
+        self._settled = settled
         self._repeats = Repeats(sides)
         self._watch = watch
         self._name = name
@@ -162,6 +196,22 @@ class _Check:
             device_seconds=candidate.seconds,
             reference_seconds=reference.seconds,
         )
+
+    def run_made(
+        self, find_written: Callable[[int], torch.Tensor | None], candidate: Side
+    ) -> CheckedCall:
+        """Run the reference of a call that was made, and judge what the call gave."""
+        reference = self._sides.run_reference()
+        if len(candidate.outputs) != len(reference.outputs):
+            count = f"{len(candidate.outputs)} results, the reference {len(reference.outputs)}"
+            return CheckedCall("error", message=f"the device gave {count}")
+        for place in reference.written:
+            tensor = find_written(place)
+            if tensor is not None:
+                candidate.written[place] = tensor
+        forward = self._judge_forward(candidate, reference)
+        verdict = worst_verdict([output.judgement.verdict for output in forward])
+        return CheckedCall(verdict, None, self._summarise(forward, ""), tuple(forward))
 
     # --- outputs and gradients ---------------------------------------------------------------
 
@@ -214,6 +264,10 @@ class _Check:
         if ours is None or theirs is None:
             judgement = _skip(f"{candidate.layout} tensors are not compared")
             return CheckedOutput(place, None, None, judgement)
+        if self._settled is not None:
+            passed = judge_at_once(ours, theirs, length=self._length(ours))
+            if passed is not None:
+                return CheckedOutput(place, ours, theirs, passed)
         judged = partial(
             judge_output,
             length=self._length(ours),
@@ -229,6 +283,13 @@ class _Check:
                 judgement = judged(ours, theirs)
             if judgement.verdict != "error":
                 return CheckedOutput(place, ours, theirs, judgement)
+            doubt = judgement.numbers
+            if self._is_settled(place, ours, doubt):
+                reason = "rounding noise moved the result of another such call as far"
+                judgement = replace(
+                    judgement, verdict="warning", message=f"{judgement.message}; {reason}"
+                )
+                return CheckedOutput(place, ours, theirs, judgement)
             if is_worth_a_sample(self._name.api_type, ours):
                 settled = self._judge_sample(judged, judgement, ours, theirs, pick)
                 if settled is not None:
@@ -241,7 +302,17 @@ class _Check:
                 noise=self._noise(self._repeats, truth, pick),
                 resemblance=cache(partial(self._resemblance, self._sides, ours, truth, pick)),
             )
+            if judgement.verdict != "error" and self._settled is not None and doubt is not None:
+                self._settled.add(*self._kind_of(place, ours), doubt)
         return CheckedOutput(place, ours, truth, judgement)
+
+    def _is_settled(self, place: str, ours: torch.Tensor, doubt: OutputNumbers | None) -> bool:
+        if self._settled is None or doubt is None:
+            return False
+        return self._settled.explain(*self._kind_of(place, ours), doubt)
+
+    def _kind_of(self, place: str, ours: torch.Tensor) -> tuple[str, str, torch.dtype, int]:
+        return self._name.api_name, place, ours.dtype, self._length(ours)
 
     def _judge_sample(
         self,

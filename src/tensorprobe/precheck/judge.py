@@ -21,15 +21,17 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from tensorprobe.metrics.pair import PairNumbers
-from tensorprobe.precheck.measure import OutputNumbers, measure_output
+from tensorprobe.metrics.pair import PairNumbers, Unavailable, relative_distance
+from tensorprobe.precheck.measure import OutputNumbers, measure_first, measure_output
 from tensorprobe.precheck.within_noise import NoiseLimits, lies_within_noise
+from tensorprobe.summary.host import have_equal_bits
 
 __all__ = [
     "Judgement",
     "Resemblance",
     "Runs",
     "Verdict",
+    "judge_at_once",
     "judge_output",
     "rounding_unit",
     "worst_verdict",
@@ -124,6 +126,7 @@ class Judgement:
         limit: what the distance may be; None where no tolerance applies.
         unequal: share of elements that differ as values.
         excess: how many times the tolerance was exceeded, to sort by; 0 when it was not.
+        pair: the numbers of one pass, where no more was measured.
     """
 
     verdict: Verdict
@@ -132,6 +135,7 @@ class Judgement:
     limit: float | None = None
     unequal: float | None = None
     excess: float = 0.0
+    pair: PairNumbers | None = None
 
 
 def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
@@ -146,6 +150,37 @@ def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
 def rounding_unit(dtype: torch.dtype) -> float:
     """Return the largest relative error of rounding to a dtype."""
     return _UNITS.get(dtype, 2.0**-24)
+
+
+def judge_at_once(
+    candidate: torch.Tensor, reference: torch.Tensor, *, length: int
+) -> Judgement | None:
+    """Pass an output of which one pass tells that it is within its tolerance; None of any other.
+
+    Args:
+        candidate: the device's result, on the CPU.
+        reference: the reference's result, in its own higher precision.
+        length: how many numbers were added up for one element.
+    """
+    if have_equal_bits(candidate, reference):
+        return Judgement("pass", unequal=0.0)
+    dtype = candidate.dtype
+    is_float = dtype.is_floating_point or dtype.is_complex
+    is_alike = is_float and dtype.is_complex is reference.dtype.is_complex
+    if candidate.shape != reference.shape or not is_alike:
+        return None
+    pair = measure_first(candidate, reference).pair
+    distance = relative_distance(pair)
+    if not pair.unequal:
+        return Judgement("pass", unequal=0.0, pair=pair)
+    typical = _typical_size(pair)
+    limit = _limit_of(dtype, length, typical)
+    if isinstance(distance, Unavailable) or distance > limit:
+        return None
+    # No element is further off than the largest error is from the typical magnitude.
+    if pair.max_abs_error > _ELEMENT * limit * typical:
+        return None
+    return Judgement("pass", limit=limit, unequal=pair.unequal / pair.count, pair=pair)
 
 
 def judge_output(

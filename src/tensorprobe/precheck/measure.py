@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -29,8 +30,9 @@ from tensorprobe.metrics.pair import (
 from tensorprobe.metrics.pair_errors import ErrorLimits, measure_errors, measures_errors
 from tensorprobe.precheck.precision import round_to
 from tensorprobe.summary.host import to_host
+from tensorprobe.tensor_data import TensorData
 
-__all__ = ["OutputNumbers", "measure_output"]
+__all__ = ["FirstPass", "OutputNumbers", "measure_first", "measure_output"]
 
 # numpy has no more of them before its second version.
 _MOST_DIMENSIONS = 32
@@ -91,16 +93,10 @@ def measure_output(candidate: torch.Tensor, reference: torch.Tensor) -> OutputNu
     >>> numbers.pair.max_abs_error, numbers.within[0]
     (0.5, 0.5)
     """
-    if candidate.dim() > _MOST_DIMENSIONS or not candidate.numel():
-        # Beside a size of 0 the others may be larger than numpy takes.
-        candidate, reference = candidate.reshape(-1), reference.reshape(-1)
-    ours, theirs = to_host(candidate), to_host(reference)
-    rounds = candidate.dtype != reference.dtype
-    if rounds and not rounds_reference(ours.dtype, theirs.dtype):
-        reference, rounds = round_to(reference, candidate.dtype), False
-        theirs = to_host(reference)
+    first = measure_first(candidate, reference)
+    pair, ours, theirs = first.pair, first.candidate, first.reference
+    candidate, reference = first.flat
     threads = torch.get_num_threads()
-    pair = measure_pair(ours, theirs, threads=threads, rounds=rounds)
     angle, distance = cosine(pair), relative_distance(pair)
     shares = tuple(pair.within[place] / pair.count if pair.count else 1.0 for place in (3, 1, 0))
     wrong = pair.nan_mismatch + pair.inf_mismatch
@@ -177,6 +173,41 @@ def _measure_with_torch(
         ulp_over=None if sums.width is None else sums.ulps_over / max(sums.count, 1),
         **common,  # type: ignore[arg-type]
     )
+
+
+class FirstPass(NamedTuple):
+    """What one pass over both sides told, and what it looked at.
+
+    Attributes:
+        pair: the numbers.
+        candidate: the device's data.
+        reference: the reference's; rounded to the device's dtype, or rounded while it is measured.
+        flat: both sides as tensors, in a shape that numpy takes.
+    """
+
+    pair: PairNumbers
+    candidate: TensorData
+    reference: TensorData
+    flat: tuple[torch.Tensor, torch.Tensor]
+
+
+def measure_first(candidate: torch.Tensor, reference: torch.Tensor) -> FirstPass:
+    """Measure what one pass over both sides of an output tells.
+
+    Args:
+        candidate: the device's result, on the CPU.
+        reference: the reference in the same shape, in any precision; rounded to the device's.
+    """
+    if candidate.dim() > _MOST_DIMENSIONS or not candidate.numel():
+        # Beside a size of 0 the others may be larger than numpy takes.
+        candidate, reference = candidate.reshape(-1), reference.reshape(-1)
+    ours, theirs = to_host(candidate), to_host(reference)
+    rounds = candidate.dtype != reference.dtype
+    if rounds and not rounds_reference(ours.dtype, theirs.dtype):
+        reference, rounds = round_to(reference, candidate.dtype), False
+        theirs = to_host(reference)
+    pair = measure_pair(ours, theirs, threads=torch.get_num_threads(), rounds=rounds)
+    return FirstPass(pair, ours, theirs, (candidate, reference))
 
 
 class _Sums:

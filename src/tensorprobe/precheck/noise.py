@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprobe.replay.arguments import map_leaves
 
-__all__ = ["RoundingNoise", "disturb"]
+__all__ = ["RoundingNoise", "disturb", "is_view", "keeps_numbers"]
 
 # One thread draws random numbers, so that larger tensors repeat them. A prime: no row of a matrix
 # has the errors of another.
@@ -83,7 +83,7 @@ class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload) or _is_view(func):
+        if not isinstance(func, torch._ops.OpOverload) or is_view(func):
             return func(*args, **kwargs)
         steps = _steps_of(func) if self._by_steps and not _keeps_numbers(func) else None
         if steps is not None:
@@ -306,8 +306,13 @@ def _keeps_numbers(func: torch._ops.OpOverload) -> bool:
     return func._schema.name.partition("::")[2] in _EXACT
 
 
+def keeps_numbers(func: torch._ops.OpOverload) -> bool:
+    """Whether an operator moves numbers and does not compute: its result is exact in any dtype."""
+    return is_view(func) or _keeps_numbers(func)
+
+
 @cache
-def _is_view(func: torch._ops.OpOverload) -> bool:
+def is_view(func: torch._ops.OpOverload) -> bool:
     """Whether a result is a view, which must stay one; its numbers are those of its base."""
     return any(
         value.alias_info is not None and not value.alias_info.is_write

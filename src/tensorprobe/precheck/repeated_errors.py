@@ -101,16 +101,23 @@ def _mean_cosine(errors: Sequence[torch.Tensor]) -> float:
 
 def _moved_call(sides: BothSides, seed: int, size: int) -> BothSides:
     """Return the call with similar inputs; for sums over many rows some of these are turned."""
-    moved = sides.part(lambda tensor: _move(tensor, seed))
-    generator = torch.Generator().manual_seed(seed)
 
-    def turn(gradient: torch.Tensor | None) -> torch.Tensor | None:
-        if gradient is None or gradient.ndim < 2 or gradient.numel() < _MANY_ROWS * size:
-            return gradient
-        rows = (*gradient.shape[:-1], 1)
-        return gradient * (torch.randint(0, 2, rows, generator=generator) * 2 - 1)
+    def turn(tensor: torch.Tensor) -> torch.Tensor:
+        is_sum = tensor.ndim >= 2 and tensor.numel() >= _MANY_ROWS * size
+        if not is_sum or not tensor.is_floating_point():
+            return tensor
+        generator = torch.Generator().manual_seed(seed + tensor.numel())
+        rows = (*tensor.shape[:-1], 1)
+        signs = torch.randint(0, 2, rows, generator=generator) * 2 - 1
+        return tensor * signs.to(tensor.dtype)
 
-    moved.sent = tuple(map(turn, moved.sent))
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        moved = _move(tensor, seed)
+        # An operator of a backward pass has its gradients among its inputs.
+        return turn(moved) if sides.is_backward else moved
+
+    moved = sides.part(move)
+    moved.sent = tuple(None if sent is None else turn(sent) for sent in moved.sent)
     return moved
 
 

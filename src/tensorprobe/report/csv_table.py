@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
-from tensorprobe.report.table import Cell, Lines, Table, new_report
+from tensorprobe.report.table import Cell, Lines, Table, new_report, reporting_trouble
 
-__all__ = ["harmless_cell", "write_csv"]
+__all__ = ["GrowingCsv", "harmless_cell", "write_csv"]
 
 _ROWS_PER_WRITE = 2000
+# So many seconds may pass between two writes of a table that grows.
+_LONGEST_WAIT = 0.25
 # What starts a formula in one spreadsheet or another.
 _FORMULA_STARTS = tuple("=+-@＝＋－＠")
 _QUOTED = re.compile(r'[",\n]')
@@ -88,3 +91,66 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class GrowingCsv:
+    """A table to which rows are added; those of the last moments may be on their way to the disk.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "a.csv")
+    ...     table = GrowingCsv(file, ("name", "max"))
+    ...     table.add([("x", 0.5), ("y", None)])
+    ...     table.close()
+    ...     print(file.read_text(), end="")
+    name,max
+    x,0.5
+    y,
+
+    Args:
+        path: the file; there is none of that name yet.
+        titles: its first row.
+
+    Raises:
+        ReportError: the file cannot be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], titles: Sequence[str]) -> None:
+        self._path = path
+        self._rows: list[bytes] = []
+        self._written = time.monotonic()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        with reporting_trouble(path):
+            self._descriptor = os.open(path, flags, 0o666)
+            os.write(self._descriptor, _line(titles))
+
+    def add(self, rows: Iterable[Sequence[Cell]]) -> None:
+        """Add rows.
+
+        Raises:
+            ReportError: they cannot be written.
+        """
+        self._rows += map(_line, rows)
+        if time.monotonic() - self._written > _LONGEST_WAIT:
+            self._write()
+
+    def _write(self) -> None:
+        data, self._rows = memoryview(b"".join(self._rows)), []
+        with reporting_trouble(self._path):
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        self._written = time.monotonic()
+
+    def close(self) -> None:
+        """Write what is left and close the file.
+
+        Raises:
+            ReportError: it cannot be written.
+        """
+        if self._descriptor == -1:
+            return
+        try:
+            self._write()
+        finally:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)

@@ -20,7 +20,7 @@ from tensorprobe.clean_text import clean_text
 from tensorprobe.errors import ReportError
 from tensorprobe.new_file import new_file
 
-__all__ = ["Cell", "Fill", "Lines", "Table", "new_report"]
+__all__ = ["Cell", "Fill", "Lines", "Table", "new_report", "reporting_trouble"]
 
 
 class Lines(str):
@@ -70,13 +70,23 @@ def new_report(path: str | os.PathLike[str]) -> Iterator[int]:
         ReportError: the system refused to make, fill or name it.
     """
     target = Path(path)
+    with reporting_trouble(target), new_file(target) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def reporting_trouble(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Tell what the system has against writing a result file.
+
+    Raises:
+        ReportError: it refused something in the block.
+    """
     try:
-        with new_file(target) as descriptor:
-            yield descriptor
+        yield
     except (OSError, ValueError) as err:
         if isinstance(err, ValueError) and "embedded null" not in str(err):
             raise
         reason = err.strerror if isinstance(err, OSError) else "no file can have this name"
         raise ReportError(
-            f"{str(target)!r} cannot be written: {reason}; check the folder and its free space"
+            f"{os.fspath(path)!r} cannot be written: {reason}; check the folder and its free space"
         ) from err

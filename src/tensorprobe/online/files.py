@@ -1,0 +1,214 @@
+"""The files of an online check: one table, and the data of the operators whose data are kept.
+
+{path}/msprobe_{tag_}rank{N}_{time}/compare_result_rank{N}_{time}.csv
+/npu/{operator}_{call}_input.0.npy, …_output.npy
+/cpu/{operator}_{call}_output.npy
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorprobe.clean_text import one_line
+from tensorprobe.dtypes import DTYPES, widen
+from tensorprobe.errors import ReportError
+from tensorprobe.metrics.pair import Unavailable, relative_distance
+from tensorprobe.online.judging import CheckedOperator, JudgedOutput
+from tensorprobe.report.csv_table import GrowingCsv
+from tensorprobe.report.online_columns import ONLINE_TITLES
+from tensorprobe.report.table import Cell, reporting_trouble
+from tensorprobe.store.tensor_bytes import npy_pieces, write_whole_file
+from tensorprobe.summary.host import to_host
+from tensorprobe.tensor_data import TensorData
+
+__all__ = ["OnlineFiles", "place_of_call"]
+
+_ATTEMPTS = 600
+_NUMBERS = (bool, int, float, complex)
+_YES = {"pass": "Yes", "warning": "Yes", "error": "No", "SKIP": "None"}
+
+
+class OnlineFiles:
+    """The folder of one check.
+
+    Args:
+        path: where the folder is made.
+        tag: a part of its name.
+        rank: of this process.
+        disk_limit: how many bytes of data are kept.
+
+    Attributes:
+        folder: the folder.
+        table_path: the table.
+        kept_bytes: how many bytes of data were kept.
+        left_out: of how many calls data were not kept, as the limit was reached.
+
+    Raises:
+        ReportError: it cannot be made.
+    """
+
+    def __init__(self, path: Path, tag: str | None, rank: int, disk_limit: int) -> None:
+        self._disk_limit = disk_limit
+        self.kept_bytes = 0
+        self.left_out = 0
+        self.folder, stamp = _make_folder(path, tag, rank)
+        self._stack_texts: dict[int, tuple[Any, str]] = {}
+        with reporting_trouble(self.folder):
+            for side in ("npu", "cpu"):
+                (self.folder / side).mkdir()
+        self.table_path = self.folder / f"compare_result_rank{rank}_{stamp}.csv"
+        self._table = GrowingCsv(self.table_path, ONLINE_TITLES)
+
+    def add(self, checked: CheckedOperator) -> None:
+        """Add the rows of a call.
+
+        Raises:
+            ReportError: they cannot be written.
+        """
+        self._table.add(self._row(checked, output) for output in checked.outputs)
+
+    def keep_data(self, checked: CheckedOperator) -> None:
+        """Keep what a call was given and what both sides made of it, if there is room.
+
+        Raises:
+            ReportError: it cannot be written.
+        """
+        size = checked.call.nbytes + sum(
+            output.reference.numel() * output.reference.element_size()
+            for output in checked.outputs
+            if output.reference is not None
+        )
+        if self.kept_bytes + size > self._disk_limit:
+            self.left_out += 1
+            return
+        self.kept_bytes += size
+        call = checked.call
+        for place, value in _values_of(call.args, call.kwargs):
+            self._write("npu", f"{call.name}_input{place}", value)
+        for output in checked.outputs:
+            for side, tensor in (("npu", output.candidate), ("cpu", output.reference)):
+                if tensor is not None:
+                    self._write(side, f"{call.name}_{output.place}", tensor)
+
+    def close(self) -> None:
+        """Close the table."""
+        self._table.close()
+
+    def _write(self, side: str, name: str, value: Any) -> None:
+        path = self.folder / side / f"{name}.npy"
+        with reporting_trouble(path):
+            write_whole_file(path, npy_pieces(_as_numpy_knows(value)))
+
+    def _row(self, checked: CheckedOperator, output: JudgedOutput) -> Sequence[Cell]:
+        call, judgement = checked.call, output.judgement
+        ours, theirs = output.candidate, output.reference
+        name = f"{call.name}_{output.place}"
+        cells = output.measured.cells
+        return (
+            name,
+            name if theirs is not None else "N/A",
+            _dtype_text(ours),
+            _dtype_text(theirs),
+            _shape_text(ours),
+            _shape_text(theirs),
+            *output.candidate_statistics,
+            *output.reference_statistics,
+            cells[0],
+            cells[2],
+            cells[3],
+            output.accuracy,
+            self._stack_text(call.stack),
+            one_line(" ".join(filter(None, (output.measured.message, judgement.message)))),
+            _YES[output.verdict],
+            _distance_of(output),
+            judgement.limit,
+            call.facts.operator,
+            "backward" if call.is_backward else "forward",
+            call.step,
+            place_of_call(call.stack),
+        )
+
+    def _stack_text(self, stack: tuple[Any, ...]) -> str:
+        """Return a stack as the older tools write it; calls of one place share theirs."""
+        known = self._stack_texts.get(id(stack))
+        if known is None:
+            text = str([str(frame) for frame in stack]) if stack else "N/A"
+            # The stack is kept, so that no other one gets its id.
+            known = self._stack_texts[id(stack)] = stack, text
+        return known[1]
+
+
+def place_of_call(stack: tuple[Any, ...]) -> str:
+    """Return where in the user's code a call was made; empty if that is not known."""
+    if not stack:
+        return ""
+    frame = stack[0]
+    return f"{frame.path}:{frame.line} in {frame.function}"
+
+
+def _make_folder(path: Path, tag: str | None, rank: int) -> tuple[Path, str]:
+    now = time.time()
+    with reporting_trouble(path):
+        path.mkdir(parents=True, exist_ok=True)
+    for attempt in range(_ATTEMPTS):
+        stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now + attempt))
+        folder = path / f"msprobe_{f'{tag}_' if tag else ''}rank{rank}_{stamp}"
+        with reporting_trouble(folder):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                # Of another check, begun in the same second.
+                continue
+        return folder, stamp
+    raise ReportError(f"{str(path)!r} has too many folders of checks; name another one")
+
+
+def _values_of(args: Sequence[Any], kwargs: Any) -> Iterator[tuple[str, Any]]:
+    for index, value in enumerate(args):
+        yield from _flat(f".{index}", value)
+    for key, value in kwargs.items():
+        yield from _flat(f"_{key}", value)
+
+
+def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _flat(f"{place}.{index}", item)
+    elif isinstance(value, (torch.Tensor, *_NUMBERS)):
+        yield place, value
+
+
+def _as_numpy_knows(value: Any) -> TensorData:
+    """Return data in a dtype of numpy's own; bfloat16 and 8-bit floats are all in float32."""
+    if not isinstance(value, torch.Tensor):
+        value = torch.tensor(value, dtype=torch.float64 if type(value) is float else None)
+    data = to_host(value)
+    if data.dtype.native:
+        return data
+    name = "torch.complex64" if data.dtype.kind == "complex" else "torch.float32"
+    wide = DTYPES[name]
+    return TensorData(wide, np.asarray(widen(data.array, data.dtype)).astype(wide.carrier))
+
+
+def _dtype_text(tensor: torch.Tensor | None) -> str:
+    return "N/A" if tensor is None else str(tensor.dtype)
+
+
+def _shape_text(tensor: torch.Tensor | None) -> str:
+    return "N/A" if tensor is None else str(list(tensor.shape))
+
+
+def _distance_of(output: JudgedOutput) -> float | None:
+    judgement = output.judgement
+    if judgement.numbers is not None:
+        return judgement.numbers.distance
+    if judgement.pair is None:
+        return 0.0 if judgement.unequal == 0 else None
+    found = relative_distance(judgement.pair)
+    return None if isinstance(found, Unavailable) else found

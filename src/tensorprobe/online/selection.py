@@ -1,0 +1,144 @@
+"""Which operators an online check makes again on the CPU, and why it leaves the others alone.
+
+operator ─► OperatorFacts, once for each ─► may it ever be checked?
+its arguments ─► why_not_this_call ─► may this call?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from tensorprobe.capture.operator_mode import LEFT_OUT_SPACES
+from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
+from tensorprobe.names import UNINITIALISED
+from tensorprobe.precheck.noise import is_view
+from tensorprobe.replay.arguments import tensors_in
+from tensorprobe.summary.host import is_plain
+
+__all__ = ["OperatorFacts", "facts_of", "why_not_this_call"]
+
+_COLLECTIVE = "a collective, which is never made twice"
+_RANDOM = "draws random numbers"
+# They are about memory, not about the numbers in it.
+_ABOUT_MEMORY = frozenset(
+    ("_pin_memory", "is_pinned", "record_stream", "set_", "set_data", "_resize_output_",
+     "_efficientzerotensor", "lift", "_local_scalar_dense")
+)  # fmt: skip
+# Their strides count from the beginning of the memory, of which a copy has only the tensor's part.
+_BY_STRIDES = frozenset(
+    ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "_reshape_alias")
+)
+# Arguments without which a random operator draws nothing.
+_SHARES = ("dropout_p", "p", "dropout")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """What holds of every call of an operator.
+
+    Attributes:
+        name: its name without the overload: `add`, or `library.add` of one that is not torch's.
+        operator: the whole name, `aten.add.Tensor`.
+        is_torchs: whether it is one of torch's own.
+        reason: why it is never checked; empty if it may be.
+        draws_random: whether it draws random numbers, unless it is told a share of 0.
+        written: the places of positional arguments that it writes into.
+        written_names: those by name.
+        is_view: whether what it returns is memory of its arguments.
+        writes_unseen: whether it also writes into others, and its schema does not say so.
+    """
+
+    name: str
+    operator: str
+    is_torchs: bool
+    reason: str = ""
+    draws_random: bool = False
+    written: frozenset[int] = frozenset()
+    written_names: frozenset[str] = frozenset()
+    is_view: bool = False
+    writes_unseen: bool = False
+
+
+@cache
+def facts_of(func: Any) -> OperatorFacts:
+    """Find out what holds of every call of an operator."""
+    if not isinstance(func, torch._ops.OpOverload):
+        name = str(func)
+        reason = "not one operator but a program of some"
+        return OperatorFacts(name, name, is_torchs=False, reason=reason)
+    schema = func._schema
+    space, _, plain = schema.name.partition("::")
+    name = plain if space == "aten" else f"{space}.{plain}"
+    written = {
+        (place, argument.name)
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    returns_tensors = any("Tensor" in str(value.type) for value in schema.returns)
+    reason = ""
+    if space in LEFT_OUT_SPACES:
+        reason = _COLLECTIVE if space != "profiler" else "computes nothing"
+    elif plain in UNINITIALISED:
+        reason = "returns uninitialised memory"
+    elif plain in _ABOUT_MEMORY:
+        reason = "a matter of memory, not of numbers"
+    elif not returns_tensors and not written:
+        reason = "returns no tensor"
+    return OperatorFacts(
+        name,
+        str(func),
+        space in ("aten", "prims"),
+        reason,
+        torch.Tag.nondeterministic_seeded in func.tags,
+        frozenset(place for place, _ in written),
+        frozenset(argument for _, argument in written),
+        is_view(func),
+        plain in WRITES_UNSEEN,
+    )
+
+
+def why_not_this_call(
+    func: Any, facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Say why one call is not checked; empty if it may be."""
+    for tensor in tensors_in((args, kwargs)):
+        if not is_plain(tensor):
+            return f"a {_kind_of(tensor)} among its arguments"
+    if facts.draws_random and _may_draw(func, args, kwargs):
+        return _RANDOM
+    if facts.name in _BY_STRIDES and not _is_whole(args[0]):
+        return "looks at memory beyond its tensor's elements"
+    return ""
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return f"tensor of the class {type(tensor).__name__}"
+    if tensor.is_meta:
+        return "meta tensor, which holds no numbers,"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return f"{'nested' if tensor.is_nested else tensor.layout} tensor"
+    return f"tensor of {tensor.dtype} that cannot be looked at"
+
+
+def _may_draw(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator that may draw random numbers does."""
+    arguments = func._schema.arguments
+    given = {argument.name: value for argument, value in zip(arguments, args, strict=False)}
+    given = {argument.name: argument.default_value for argument in arguments} | given | dict(kwargs)
+    if given.get("train") is False or given.get("training") is False:
+        return False
+    shares = [given[name] for name in _SHARES if name in given]
+    # Without a share that could be 0 it draws whatever it is told.
+    return not shares or any(share != 0 for share in shares)
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are all of its memory, in C order."""
+    size = tensor.numel() * tensor.element_size()
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == size

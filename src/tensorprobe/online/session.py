@@ -1,0 +1,283 @@
+"""One online check while it is on: every operator through it, results out in the order of the run.
+
+    operator ─► wanted? ─► inputs ─► the run's own call ─► results
+                                                             └► check_call, here or in a thread
+    what is checked, in order ─► table, data, lines on the screen ─► Tally ─► OnlineReport
+
+An error of ours is counted and told and never reaches the run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from tensorprobe.capture.graph_edges import next_sequence_number
+from tensorprobe.capture.process import current_rank
+from tensorprobe.capture.stacks import StackReader
+from tensorprobe.errors import ReportError
+from tensorprobe.interrupts import is_raised_by_handler
+from tensorprobe.online.files import OnlineFiles
+from tensorprobe.online.judging import CheckedOperator, check_call
+from tensorprobe.online.options import Options
+from tensorprobe.online.report import Failure, OnlineReport, Tally
+from tensorprobe.online.selection import OperatorFacts, facts_of, why_not_this_call
+from tensorprobe.online.snapshots import Call, begin_call, end_call
+from tensorprobe.precheck.settled import SettledDoubts
+from tensorprobe.replay.arguments import tensors_in
+from tensorprobe.report.online_text import ProgressLine, describe_failure
+from tensorprobe.standard_streams import complain
+from tensorprobe.thread_pool import Pending, ThreadPool
+
+__all__ = ["OnlineSession"]
+
+# Of one operator so many failures are told; all are in the table.
+_MOST_TOLD = 10
+# So many places of forward calls are remembered, for the backward passes to come.
+_MOST_PLACES = 1 << 20
+
+
+class OnlineSession:
+    """Checks operators between its making and `close`.
+
+    Args:
+        options: how.
+
+    Raises:
+        ReportError: the files cannot be made.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        rank = current_rank() or 0
+        self._files = OnlineFiles(options.path, options.tag, rank, options.disk_limit)
+        self._tally = Tally()
+        self._settled = SettledDoubts()
+        self._pool = ThreadPool(options.jobs, "tensorprobe online") if options.jobs else None
+        self._waiting: deque[tuple[Call, Pending[CheckedOperator]]] = deque()
+        self._waiting_bytes = 0
+        # Autograd runs a backward pass of several devices in several threads.
+        self._lock = threading.RLock()
+        self._counts: Counter[str] = Counter()
+        self._stacks = StackReader()
+        self._places: dict[int, tuple[Any, ...]] = {}
+        self._notes: dict[str, None] = {}
+        self._progress = ProgressLine()
+        self.step = 0
+
+    # --- what the run does -------------------------------------------------------------------
+
+    def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call of the run as the run would, and check it."""
+        call = self._begin(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if call is not None:
+            self._end(call, result)
+        return result
+
+    def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Take what a call is given; None if it is not checked."""
+        facts = facts_of(func)
+        try:
+            return self._take(func, facts, args, kwargs)
+        except Exception as err:  # noqa: BLE001 - counted and told
+            self._note_trouble(facts, err)
+            return None
+
+    def _take(
+        self, func: Any, facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call | None:
+        is_backward = torch._C._current_graph_task_id() != -1
+        stack = self._find_place(is_backward=is_backward)
+        with self._lock:
+            self._counts[facts.name] += 1
+            number, order = self._counts[facts.name], self._tally.seen
+            self._tally.seen += 1
+            if not self._is_asked_for(facts, number, args, kwargs):
+                self._tally.left_out += 1
+                return None
+            reason = facts.reason or why_not_this_call(func, facts, args, kwargs)
+            if reason:
+                self._tally.skip(facts.name, reason)
+                return None
+        make: Callable[..., Call] = partial(
+            Call,
+            func,
+            number=number,
+            order=order,
+            step=self.step,
+            is_backward=is_backward,
+            stack=stack,
+        )
+        return begin_call(make, facts, args, kwargs, waits=self._pool is not None)
+
+    def _is_asked_for(
+        self, facts: OperatorFacts, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        options = self._options
+        if (number - 1) % options.every or not options.wants(facts.name):
+            return False
+        if options.steps is not None and self.step not in options.steps:
+            return False
+        if options.max_bytes is None:
+            return True
+        tensors = tensors_in((args, kwargs))
+        return sum(t.numel() * t.element_size() for t in tensors) <= options.max_bytes
+
+    def _find_place(self, *, is_backward: bool) -> tuple[Any, ...]:
+        """Return where the user's code makes the call, or made what it is the backward of."""
+        if not is_backward:
+            stack = self._stacks.read()
+            if torch.is_grad_enabled() and len(self._places) < _MOST_PLACES:
+                # Its node was made just before the operator came here.
+                self._places[next_sequence_number() - 1] = stack
+            return stack
+        node: Any = torch._C._current_autograd_node()
+        known = None if node is None else self._places.get(node._sequence_nr())
+        return self._stacks.read() if known is None else known
+
+    def _end(self, call: Call, result: Any) -> None:
+        """Take what a call gave, and check it here or have it checked."""
+        try:
+            waits = self._pool is not None
+            end_call(call, result, waits=waits)
+            options = self._options
+            check = partial(
+                check_call,
+                call,
+                options.precision,
+                self._settled,
+                with_statistics=options.statistics,
+            )
+            if self._pool is None:
+                checked = check()
+                with self._lock:
+                    self._settle(checked)
+                return
+            with self._lock:
+                self._waiting.append((call, self._pool.submit(check)))
+                self._waiting_bytes += call.nbytes
+                self._settle_waiting(down_to=self._options.memory_limit)
+        except Exception as err:  # noqa: BLE001 - counted and told
+            self._note_trouble(call.facts, err)
+
+    # --- what is found -----------------------------------------------------------------------
+
+    def _settle_waiting(self, *, down_to: int) -> None:
+        """Take what is checked, in the order of the run; wait while more than this waits."""
+        while self._waiting:
+            call, pending = self._waiting[0]
+            if not pending.is_done and self._waiting_bytes <= down_to:
+                return
+            self._waiting.popleft()
+            self._waiting_bytes -= call.nbytes
+            try:
+                checked = pending.result()
+            except Exception as err:  # noqa: BLE001 - counted and told
+                self._note_trouble(call.facts, err)
+                continue
+            self._settle(checked)
+
+    def _settle(self, checked: CheckedOperator) -> None:
+        """Count, write and tell what was found of one call."""
+        failure = self._tally.add(checked)
+        self._files.add(checked)
+        if self._wants_data(checked):
+            self._files.keep_data(checked)
+        if failure is not None:
+            self._tell(failure)
+        elif self._options.debug:
+            call = checked.call
+            verdict = checked.message if checked.verdict == "SKIP" else "Passed"
+            complain(f"{call.name} ({call.facts.operator}): {verdict}")
+        self._progress.show(self._tally.seen, self._tally.failed, checked.call.facts.operator)
+
+    def _wants_data(self, checked: CheckedOperator) -> bool:
+        mode = self._options.mode
+        if mode == "auto":
+            return checked.misses
+        if mode == "list":
+            return checked.call.facts.name in self._options.ops
+        return mode == "all"
+
+    def _tell(self, failure: Failure) -> None:
+        told = self._tally.by_operator[failure.operator]
+        if told > _MOST_TOLD:
+            return
+        self._progress.clear()
+        complain(describe_failure(failure))
+        if told == _MOST_TOLD:
+            complain(f"further failures of {failure.operator} are told in the table alone")
+
+    def _note_trouble(self, facts: OperatorFacts, err: Exception) -> None:
+        """Count a call that could not be checked because of us or of the system; tell it once."""
+        if is_raised_by_handler(err):
+            raise err
+        reason = str(err) if isinstance(err, ReportError) else f"{type(err).__name__}: {err}"
+        with self._lock:
+            if isinstance(err, ReportError):
+                self._note(f"not everything could be written: {reason}")
+            else:
+                self._tally.skip(facts.name, f"the check of it failed: {reason.splitlines()[0]}")
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes[text] = None
+            self._progress.clear()
+            complain(text)
+
+    def note(self, text: str) -> None:
+        """Tell something once, and keep it for the summary."""
+        with self._lock:
+            self._note(text)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def close(self) -> OnlineReport:
+        """Wait until everything is checked, close the files, and return what was found."""
+        with self._lock:
+            try:
+                self._settle_waiting(down_to=-1)
+            finally:
+                if self._pool is not None:
+                    self._pool.close()
+                self._progress.clear()
+                self._files.close()
+            return self._report()
+
+    def _report(self) -> OnlineReport:
+        tally, files = self._tally, self._files
+        notes = list(self._notes)
+        if files.left_out:
+            notes.append(f"the data of {files.left_out} calls were not kept: disk_limit is reached")
+        return OnlineReport(
+            tally.seen,
+            tally.checked,
+            tally.failed,
+            tally.explained,
+            _with_examples(tally),
+            tally.left_out,
+            tuple(tally.failures),
+            files.folder,
+            files.table_path,
+            files.kept_bytes,
+            tuple(notes),
+        )
+
+
+_SHOWN_EXAMPLES = 3
+
+
+def _with_examples(tally: Tally) -> Mapping[str, int]:
+    """Return how many calls were skipped, by reason and with the names of some operators."""
+    found = {}
+    for reason, count in tally.skipped.most_common():
+        names = sorted(tally.examples[reason])
+        more = ", …" if len(names) > _SHOWN_EXAMPLES else ""
+        found[f"{reason} ({', '.join(names[:_SHOWN_EXAMPLES])}{more})"] = count
+    return found
