@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -25,12 +26,12 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import gpt
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tensorprobe import OnlineCheck
+from tensorprobe.precheck.precision import raise_dtype, reference_dtype
 
 _SMALL = gpt.Shape(2, 256, 8, 128, 4, 1000, torch.float32)
-_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 
 
 class OnceMore(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -40,20 +41,29 @@ class OnceMore(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             return func(*args, **kwargs)
-        given = tree_map(_raised, (args, kwargs))
+        floats = [t.dtype for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        wide = reference_dtype(floats)
+        given = tree_map(lambda value: _copied(value, wide), (args, kwargs))
         result = func(*args, **kwargs)
-        func(*given[0], **given[1])
+        try:
+            func(*given[0], **given[1])
+        except (RuntimeError, NotImplementedError):
+            # What the CPU takes in the same dtypes alone, or not at all.
+            given = tree_map(lambda value: _copied(value, None), (args, kwargs))
+            with suppress(RuntimeError, NotImplementedError):
+                func(*given[0], **given[1])
         return result
 
 
-def _raised(value: Any) -> Any:
+def _copied(value: Any, wide: torch.dtype | None) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if isinstance(value, torch.dtype):
-        return _WIDER.get(value, value)
+        return value if wide is None else raise_dtype(value, wide)
     if not isinstance(value, torch.Tensor):
         return value
-    return value.detach().to("cpu", _WIDER.get(value.dtype, value.dtype), copy=True)
+    dtype = value.dtype if wide is None else raise_dtype(value.dtype, wide)
+    return value.detach().to("cpu", dtype, copy=True)
 
 
 def main() -> None:

@@ -3,10 +3,10 @@
     a compiled callable begins ─► step aside: function mode, module hooks, collectives
                                ─► inputs ─► compiled code ─► outputs ─► step back ─► record
 
-Whatever is compiled (a module, a module's call, a function) is entered through one wrapper of
-torch, which turns the frame evaluation of Dynamo on and off again. We listen there while the
-capture is on. Between the two nothing of us can be seen: Dynamo would otherwise trace our hooks,
-guard on our mode, and compile once for the watched run and once for the other.
+Whatever is compiled (a module, a module's call, a function) is heard of while the capture is on,
+as it begins and as it ends (compiler_listener). Between the two nothing of us can be seen: Dynamo
+would otherwise trace our hooks, guard on our mode, and compile once for the watched run and once
+for the other.
 
 A compiled module is recorded as the module that it was made of, under that module's own name; its
 parameters' gradients, also of the modules inside, under their usual names. Anything else that is
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as torch_module
 
+from tensorprobe.capture.compiler_listener import CompilerListener
 from tensorprobe.capture.describe import Drafted, tensors_in, values_of
-from tensorprobe.capture.diversion import Diversion, skip_in_dynamo
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.mode_places import (
     function_modes,
@@ -46,11 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledRegions"]
 
-_DYNAMO = "torch._dynamo.eval_frame"
-_LISTENED = "set_eval_frame"
 _ASKED = "_has_any_global_hook"
-# The wrapper around everything that is compiled, newest name first.
-_WRAPPERS = ("compile_wrapper", "_fn")
 _MODULE_CALLS = ("_call_impl", "_wrapped_call_impl", "__call__")
 _HOOK_TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks")
 _BACKWARD_HOOK_TABLES = ("_global_backward_pre_hooks", "_global_backward_hooks")
@@ -115,23 +111,18 @@ class CompiledRegions:
         self._aside = 0
         self._tables: dict[str, dict[int, Any]] = {}
         self._with_kwargs: set[int] = set()
-        self._first_compile: Diversion | None = None
+        self._listener = CompilerListener(self._hear, self._on_compiler)
         self._undo: list[tuple[ModuleType, str, Any]] = []
         self._handles: list[Any] = []
         self._names_result = False
 
     def open(self) -> None:
         """Start to listen, as soon as there is a compiler."""
-        dynamo = sys.modules.get(_DYNAMO)
-        if dynamo is not None:
-            self._listen(dynamo)
-        elif hasattr(torch, "compile"):
-            # To import it takes a second or more, for something that may never be used.
-            self._first_compile = Diversion(torch.compile, self._on_first_compile)  # type: ignore[arg-type]
+        self._listener.open()
 
     def close(self) -> None:
         """Undo everything."""
-        self._end_diversion()
+        self._listener.close()
         region, self._thread.region = self._thread.region, None
         if region is not None:
             self._step_back(region)
@@ -149,49 +140,13 @@ class CompiledRegions:
 
     # --- listening to the compiler -----------------------------------------------------------
 
-    def _on_first_compile(
-        self, compile_: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        self._end_diversion()
-        result = compile_(*args, **kwargs)
-        dynamo = sys.modules.get(_DYNAMO)
-        if dynamo is not None and not self._undo:
-            self._listen(dynamo)
-        return result
-
-    def _end_diversion(self) -> None:
-        if self._first_compile is not None:
-            self._first_compile.end()
-            self._first_compile = None
-
-    def _listen(self, dynamo: ModuleType) -> None:
-        code = _wrapper_code(dynamo)
-        if code is None:
-            # A torch that compiles in another way: it traces our watchers, which costs time only.
-            return
+    def _on_compiler(self, code: CodeType) -> None:
         self._names_result = "result" in code.co_varnames
-        original = getattr(dynamo, _LISTENED)
-
-        def listening(callback: Any) -> Any:
-            frame = sys._getframe(1)
-            if frame.f_code is not code:
-                return original(callback)
-            # Nothing of ours may be compiled.
-            prior = original(None)
-            self._hear(frame)
-            original(callback)
-            return prior
-
-        skip_in_dynamo(listening)
-        self._replace(dynamo, _LISTENED, listening)
         # A compiled module warns of global hooks; ours step aside, so they are no reason.
-        self._replace(torch_module, _ASKED, _has_hooks_of_others)
-
-    def _replace(self, space: ModuleType, name: str, value: Any) -> None:
-        before = getattr(space, name, None)
+        before = getattr(torch_module, _ASKED, None)
         if before is not None:
-            self._undo.append((space, name, before))
-            setattr(space, name, value)
+            self._undo.append((torch_module, _ASKED, before))
+            setattr(torch_module, _ASKED, _has_hooks_of_others)
 
     def _hear(self, frame: FrameType) -> None:
         """Follow one of the wrapper's two turns, before the compiled code and after it."""
@@ -398,13 +353,6 @@ class CompiledRegions:
     def _before_backward(self, _: Any) -> None:
         # The engine gives each node the modes that the pass began with, so they come back.
         _take_mode_out(self._mode)
-
-
-def _wrapper_code(dynamo: ModuleType) -> CodeType | None:
-    maker = vars(getattr(dynamo, "_TorchDynamoContext", object)).get("__call__")
-    constants = getattr(getattr(maker, "__code__", None), "co_consts", ())
-    codes = {code.co_name: code for code in constants if isinstance(code, CodeType)}
-    return next((codes[name] for name in _WRAPPERS if name in codes), None)
 
 
 def _is_tracing() -> bool:

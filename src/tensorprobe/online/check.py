@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
+from tensorprobe.capture.compiler_listener import CompilerListener
 from tensorprobe.capture.diversion import hide_from_dynamo
-from tensorprobe.capture.mode_places import insert_dispatch_mode, remove_dispatch_mode
+from tensorprobe.capture.mode_places import remove_dispatch_mode
 from tensorprobe.capture.operator_mode import OperatorMode
 from tensorprobe.errors import ConfigError
 from tensorprobe.online.options import make_options
@@ -128,7 +129,10 @@ class OnlineCheck:
         self._session = OnlineSession(self._options)
         _thread.check = self
         self._watcher = OperatorWatcher(self._session)
-        insert_dispatch_mode(self._watcher)
+        self._listener = CompilerListener(self._on_compiled)
+        self._listener.open()
+        # Above those that are on: what they make of an operator is what the run computes.
+        self._watcher.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def step(self) -> None:
@@ -147,12 +151,21 @@ class OnlineCheck:
             return
         watcher.is_retired = True
         remove_dispatch_mode(watcher)
+        self._listener.close()
         _thread.check = None
         self._session = self._watcher = None
         self._report = session.close()
         if not self._quiet:
             for line in summary_lines(self._report, str(self._report.folder)):
                 complain(line)
+
+    def _on_compiled(self, frame: FrameType) -> None:
+        # Of the thread that it is on in alone.
+        if self._session is not None and getattr(_thread, "check", None) is self:
+            self._session.note(
+                "torch.compile is used: operators inside compiled code are not seen, and not "
+                "checked; TORCH_COMPILE_DISABLE=1 lets them run one by one"
+            )
 
 
 class OperatorWatcher(OperatorMode):  # type: ignore[no-untyped-call]

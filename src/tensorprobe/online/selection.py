@@ -20,7 +20,10 @@ from tensorprobe.precheck.noise import is_view
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.summary.host import is_plain
 
-__all__ = ["OperatorFacts", "facts_of", "why_not_this_call"]
+__all__ = ["NO_OPERATOR", "OperatorFacts", "facts_of", "why_not_this_call"]
+
+NO_OPERATOR = "computes nothing"
+"""Why a mark of a profiler is not checked; it is not counted either."""
 
 _COLLECTIVE = "a collective, which is never made twice"
 _RANDOM = "draws random numbers"
@@ -82,7 +85,7 @@ def facts_of(func: Any) -> OperatorFacts:
     returns_tensors = any("Tensor" in str(value.type) for value in schema.returns)
     reason = ""
     if space in LEFT_OUT_SPACES:
-        reason = _COLLECTIVE if space != "profiler" else "computes nothing"
+        reason = _COLLECTIVE if space != "profiler" else NO_OPERATOR
     elif plain in UNINITIALISED:
         reason = "returns uninitialised memory"
     elif plain in _ABOUT_MEMORY:

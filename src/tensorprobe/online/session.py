@@ -26,7 +26,12 @@ from tensorprobe.online.files import OnlineFiles
 from tensorprobe.online.judging import CheckedOperator, check_call
 from tensorprobe.online.options import Options
 from tensorprobe.online.report import Failure, OnlineReport, Tally
-from tensorprobe.online.selection import OperatorFacts, facts_of, why_not_this_call
+from tensorprobe.online.selection import (
+    NO_OPERATOR,
+    OperatorFacts,
+    facts_of,
+    why_not_this_call,
+)
 from tensorprobe.online.snapshots import Call, begin_call, end_call
 from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.replay.arguments import tensors_in
@@ -83,6 +88,8 @@ class OnlineSession:
     def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Take what a call is given; None if it is not checked."""
         facts = facts_of(func)
+        if facts.reason is NO_OPERATOR:
+            return None
         try:
             return self._take(func, facts, args, kwargs)
         except Exception as err:  # noqa: BLE001 - counted and told

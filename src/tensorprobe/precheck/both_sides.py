@@ -122,6 +122,7 @@ class BothSides:
         plain: the call with its arguments as they were recorded.
         shapes: those of its input tensors.
         api_name: the name of the function.
+        is_live: whether the call belongs to a run that goes on.
         is_backward: whether it is an operator of a backward pass, made as a call of its own.
         device: where the candidate runs.
         seed: of the random numbers, and of noise.
@@ -158,7 +159,7 @@ class BothSides:
         self._recorded_half = recorded_half
         self._lost = lost
         self._writes_unseen = name.api_name in UNSEEN_WRITERS
-        self._is_live = is_live
+        self.is_live = is_live
         self._may_raise = may_raise
         self._base: list[torch.Tensor] | None = None
         self._versions: list[int] = []
@@ -291,7 +292,7 @@ class BothSides:
 
     def _place(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         is_here = device.type == tensor.device.type
-        copies = self._writes_unseen or self._is_live
+        copies = self._writes_unseen or self.is_live
         return tensor.to(device, copy=copies) if is_here else send(tensor, device)
 
     def _choose_precision(self, candidate: Side) -> None:
@@ -364,7 +365,7 @@ class BothSides:
         before = torch.get_default_dtype()
         try:
             # Results of integers and of nothing come in the default dtype.
-            if self.is_raised and before is torch.float32 and not self._is_live:
+            if self.is_raised and before is torch.float32 and not self.is_live:
                 torch.set_default_dtype(self.real)
             return run_forward(
                 call,
@@ -377,7 +378,7 @@ class BothSides:
                 timed=self.watch.phase("reference"),
             )
         finally:
-            if not self._is_live:
+            if not self.is_live:
                 torch.set_default_dtype(before)
 
     def _raise(self, tensor: torch.Tensor) -> torch.Tensor:

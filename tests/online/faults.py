@@ -1,0 +1,51 @@
+"""Wrong kernels for the tests of the online check: a mode that spoils one call of one operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["WrongKernel"]
+
+
+class WrongKernel(TorchDispatchMode):
+    """Spoils the N-th call of an operator, as a wrong kernel below every other mode would.
+
+    Args:
+        operator: its name without the overload.
+        call: which of its calls, from 1.
+        in_place: whether its result is written into, as by a kernel that writes wrongly; else
+            another tensor takes its place.
+    """
+
+    def __init__(self, operator: str, call: int = 1, *, in_place: bool = False) -> None:
+        super().__init__()
+        self.operator, self.call, self.in_place = operator, call, in_place
+        self.count = 0
+        self.was_made = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name.partition("::")[2] != self.operator:
+            return result
+        self.count += 1
+        if self.count != self.call:
+            return result
+        self.was_made = True
+        if isinstance(result, (tuple, list)):
+            place = next(i for i, value in enumerate(result) if _is_float(value))
+            return type(result)(
+                self._spoil(value) if i == place else value for i, value in enumerate(result)
+            )
+        return self._spoil(result)
+
+    def _spoil(self, result: torch.Tensor) -> torch.Tensor:
+        if self.in_place or self.operator.endswith("_"):
+            return result.mul_(1.03)
+        return result * 1.03
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 0
