@@ -22,6 +22,7 @@ def test_the_public_names() -> None:
         "blame",
         "compare",
         "load_config",
+        "merge_results",
         "module_dump",
         "module_dump_end",
         "open_dump",

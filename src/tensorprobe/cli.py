@@ -2,7 +2,7 @@
 
 Exit codes: see ending.py.
 
-A little past 500 lines: it is a flat list of options and examples, which is best in one place.
+Past 500 lines: it is a flat list of options and examples, which is best in one place.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ examples:
   tensorprobe overflow dump/                        which overflows are a fault?
   tensorprobe compare dump/ trusted/ -o result      which values differ, and the first that does
   tensorprobe blame dump/ trusted/                  the operation at fault, and how sure that is
+  tensorprobe merge result/ --config merge.yaml     all ranks' results in one table
 
 Exit code 0: all is well. 1: a check failed. 2: something could not be read or used; a line says
 what and where. 70: a fault of tensorprobe itself; --debug shows where. 130: interrupted.
@@ -108,6 +109,33 @@ or null, ...}; docs/blame.md describes it.
 
 Exit code 0 also when there is a culprit: that is a result, not an error. 2: something could not be
 read or used, or the proof that was asked for cannot be written.
+"""
+
+_MERGE_EXAMPLES = """\
+examples:
+  tensorprobe compare dump/step0 trusted/step0 -o result     a table per rank
+  tensorprobe merge result --config merge.yaml               one of all ranks, in ./output
+  tensorprobe merge result --config merge.yaml -o merged
+
+merge.yaml:
+  api:                                # needed: how the names of the rows begin that are wanted
+  - Distributed.all_reduce            # every call; also Distributed, or Distributed.all_reduce.0
+  - Distributed.all_gather.0.forward
+  compare_index:                      # the metrics; left out, all of them
+  - Max diff
+  - MeanRelativeErr
+
+Statistics have: Max diff, Min diff, Mean diff, L2norm diff, MaxRelativeErr, MinRelativeErr,
+MeanRelativeErr, NormRelativeErr, Requires_grad Consistent. Real data have: Cosine, EucDist,
+MaxAbsErr, MaxRelativeErr, One Thousandth Err Ratio, Five Thousandths Err Ratio,
+Requires_grad Consistent.
+
+RESULTS_DIR holds compare_result_rank{N}_{time}.xlsx or .csv, of tensorprobe or msprobe; of each
+rank the newest counts. OUT/multi_ranks_compare_merge_{time}.xlsx has a sheet per metric and in it
+a column per rank.
+
+Exit code 0: merged. 2: the configuration cannot be used, or a result cannot be read; the others are
+merged.
 """
 
 _RUN_EXAMPLES = """\
@@ -274,6 +302,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_precheck(commands, common, formatter)
     _add_overflow(commands, common, formatter)
+    _add_merge(commands, common, formatter)
 
     doctor = commands.add_parser(
         "doctor",
@@ -405,6 +434,23 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     overflow.set_defaults(run=_overflow)
 
 
+def _add_merge(commands: Any, common: argparse.ArgumentParser, formatter: Any) -> None:
+    merge = commands.add_parser(
+        "merge",
+        parents=[common],
+        help="put what the results of many ranks say of some calls into one table",
+        description="Merge the results of comparing many ranks: of the calls that are wanted, such "
+        "as collectives, a sheet per metric with a column per rank.",
+        epilog=_MERGE_EXAMPLES,
+        formatter_class=formatter,
+    )
+    add = merge.add_argument
+    add("results", metavar="RESULTS_DIR", help="the folder with the results of all ranks")
+    add("--config", metavar="FILE", required=True, help="a YAML file: which calls and metrics")
+    add("-o", "--output", metavar="OUT", default="./output", help="folder of the table (output)")
+    merge.set_defaults(run=_merge)
+
+
 def _help_formatter() -> type[argparse.HelpFormatter]:
     # Colours are for eyes: elsewhere they cost a tenth of a second and a package.
     if not sys.stdout.isatty():
@@ -506,6 +552,12 @@ def _overflow(arguments: argparse.Namespace) -> int:
         timeout=arguments.timeout,
         memory=arguments.memory,
     )
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from tensorprobe.ranks.command import run_merge
+
+    return run_merge(arguments.results, arguments.config, arguments.output)
 
 
 def _precheck(arguments: argparse.Namespace) -> int:
