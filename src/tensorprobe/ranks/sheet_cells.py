@@ -92,7 +92,7 @@ class _SheetHandlers:
         self._kind = ""
         self._takes = False
         self._pieces: list[str] = []
-        self._depth = self._count = 0
+        self._depth = self._count = self._length = 0
         self._cell_tag = self._row_tag = self._value_tag = self._text_tag = ""
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -128,6 +128,7 @@ class _SheetHandlers:
                 if self._pieces:
                     self._row[self._place] = self._value()
                     self._pieces.clear()
+                    self._length = 0
                 self._place = None
         elif name == self._row_tag:
             self._count += 1
@@ -136,8 +137,9 @@ class _SheetHandlers:
             self.rows.append(self._row)
 
     def text(self, text: str) -> None:
-        if self._takes and len(self._pieces) < _LONGEST_TEXT:
+        if self._takes and self._length < _LONGEST_TEXT:
             self._pieces.append(text)
+            self._length += len(text)
 
     def _begin(self, root: str) -> None:
         prefix, _, local = root.rpartition(":")
@@ -189,7 +191,7 @@ class _TextHandlers:
         self._where = where
         self._pieces: list[str] = []
         self._takes = False
-        self._depth = 0
+        self._depth = self._length = 0
         self._item_tag = self._text_tag = ""
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -212,10 +214,12 @@ class _TextHandlers:
         elif name == self._item_tag:
             self.texts.append(_plain("".join(self._pieces)))
             self._pieces.clear()
+            self._length = 0
 
     def text(self, text: str) -> None:
-        if self._takes and len(self._pieces) < _LONGEST_TEXT:
+        if self._takes and self._length < _LONGEST_TEXT:
             self._pieces.append(text)
+            self._length += len(text)
 
 
 def _plain(text: str) -> str:
