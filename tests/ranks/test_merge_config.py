@@ -62,9 +62,15 @@ API = "write 'api:' and below it '- Distributed.all_reduce'"
         ("api: [5]\n", "api holds 5, wanted texts; quote it"),
         ("api: ['']\n", "api holds '', wanted texts"),
         ("api: [a]\ncompare_index: Cosine\n", "below it '- Cosine'"),
-        ("api: [a]\ncompare_index: [max dif]\n", "holds 'max dif', no metric; did you mean 'Max d"),
-        ("api: [a]\ncompare_index: [CosIne]\n", "'CosIne', no metric; did you mean 'Cosine'?"),
-        ("api: [a]\ncompare_index: [zzz]\n", "no metric; real data has Cosine, EucDist.*; statis"),
+        (
+            "api: [a]\ncompare_index: [max dif]\n",
+            "compare_index: 'max dif' is no metric; did you mean 'Max d",
+        ),
+        ("api: [a]\ncompare_index: [CosIne]\n", "'CosIne' is no metric; did you mean 'Cosine'?"),
+        (
+            "api: [a]\ncompare_index: [zzz]\n",
+            "is no metric; real data has Cosine, EucDist.*; statis",
+        ),
         (
             "api: [a]\ncompare_index: [Cosine, Max diff]\n",
             "holds 'Cosine' of real data and 'Max diff' of statistics, and no result has both",

@@ -189,6 +189,27 @@ def test_what_most_results_compare_is_merged_and_others_are_named(tmp_path: Path
     assert merge_results(tmp_path, wanted, tmp_path / "o").steps[0].ranks == (0,)
 
 
+def test_metrics_that_no_result_has_are_told_with_those_that_they_have(tmp_path: Path) -> None:
+    write_result(tmp_path, 0, [row(REDUCE)])
+    wanted = {"api": ["Distributed"], "compare_index": ["Cosine", "MaxRelativeErr"]}
+    with pytest.raises(ConfigError) as caught:
+        merge_results(tmp_path, wanted, tmp_path / "o")
+    assert str(caught.value) == (
+        "the configuration: compare_index holds 'Cosine', and the newest results, such as "
+        f"compare_result_rank0_{TIME}.xlsx, compare statistics, whose metrics are Max diff, "
+        "Min diff, Mean diff, L2norm diff, MaxRelativeErr, MinRelativeErr, MeanRelativeErr, "
+        "NormRelativeErr, Requires_grad Consistent"
+    )
+    assert not (tmp_path / "o").exists()
+
+
+def test_where_no_result_can_be_read_the_first_reason_is_told(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_result(tmp_path, rank, [row(REDUCE)]).write_bytes(b"")
+    with pytest.raises(TableError, match=r"nothing can be merged: rank 0: .*; and 2 more$"):
+        merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+
+
 def test_results_of_md5_alone_are_refused_in_one_line(tmp_path: Path) -> None:
     for rank in range(3):
         write_result(tmp_path, rank, [row(REDUCE)], mode="md5")

@@ -425,3 +425,54 @@ def test_a_zip_without_a_sheet_is_no_workbook(tmp_path: Path) -> None:
         archive.writestr("word/document.xml", "<x/>")
     with pytest.raises(TableError, match="is a zip, but no workbook: it holds no sheet"):
         read_head(path)
+
+
+LIMITS = {
+    "sheet_cells._MOST_ROWS": "has more than 2 rows; it is not read",
+    "xml_reader._MOST_BYTES": "holds more than 0 GiB of XML",
+    "table_file._MOST_TEXTS": "has more than 2 texts for one table",
+    "workbook._MOST_SHEETS": "has 3 sheets, which no result has",
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_more_than_a_result_can_hold_is_one_clear_line(
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_result(tmp_path, 0, [row(f"Distributed.a.{number}") for number in range(5)])
+    save_anew(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        for number in (2, 3):
+            archive.writestr(f"xl/worksheets/sheet{number}.xml", sheet_xml())
+    monkeypatch.setattr(f"tensorprobe.ranks.{limit}", 2)
+    with pytest.raises(TableError, match=LIMITS[limit]) as caught:
+        cells_of(path)
+    assert str(caught.value).startswith(f"{path.name}: ")
+
+
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [("csv", "cannot be read: .*; copy it again"), ("xlsx", "is a damaged or cut workbook")],
+)
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that fails when read")
+def test_a_file_that_the_system_cannot_read_is_one_clear_line(
+    ending: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"compare_result_rank0_{TIME}.{ending}"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(TableError, match=f"rank0_.*: {message}"):
+        read_head(path)
+
+
+def test_rows_without_end_are_refused_though_nobody_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorprobe.ranks.row_sieve._MOST_ROWS", 1000)
+    monkeypatch.setattr("tensorprobe.ranks.sheet_cells._MOST_ROWS", 1000)
+    few, many = (
+        sheet_xml(*(row_xml(at, text_xml(f"A{at}", LINEAR)) for at in range(2, count)))
+        for count in (500, 10_000)
+    )
+    assert cells_of(write_book(tmp_path, few)) == {}
+    with pytest.raises(TableError, match="has more than 1000 rows; it is not read"):
+        cells_of(write_book(tmp_path, many))

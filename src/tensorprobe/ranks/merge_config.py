@@ -118,7 +118,7 @@ def _modes_of(metrics: tuple[str, ...], where: str) -> tuple[Mode, ...]:
                     f"{kind} has {', '.join(metrics_of(mode))}" for mode, kind in KINDS.items()
                 )
             )
-            raise ConfigError(f"{where}: compare_index holds {_show(metric)}, no metric; {hint}")
+            raise ConfigError(f"{where}: compare_index: {_show(metric)} is no metric; {hint}")
     modes = tuple(mode for mode in KINDS if set(metrics) <= set(metrics_of(mode)))
     if not modes:
         foreign = {

@@ -86,10 +86,12 @@ def _common_mode(heads: Mapping[int, ResultHead], wanted: MergeConfig) -> Mode:
         if mode in wanted.modes:
             return mode
     mode = counts.most_common(1)[0][0]
+    name = next(head.path.name for head in heads.values() if head.mode == mode)
     foreign = [metric for metric in wanted.metrics if metric not in metrics_of(mode)]
     raise ConfigError(
-        f"{wanted.where}: compare_index holds {', '.join(map(repr, foreign))}, and these results "
-        f"compare {KINDS[mode]}, whose metrics are {', '.join(metrics_of(mode))}"
+        f"{wanted.where}: compare_index holds {', '.join(map(repr, foreign))}, and the newest "
+        f"results, such as {name}, compare {KINDS[mode]}, whose metrics are "
+        f"{', '.join(metrics_of(mode))}"
     )
 
 

@@ -16,6 +16,8 @@ __all__ = ["RowSieve"]
 
 _ROW_END = b"</row>"
 _LONGEST_ROW = 1 << 20
+# A sheet with more is left to the parser, which refuses it.
+_MOST_ROWS = 1 << 20
 # A comment or a section of raw text may hold what looks like the end of a row.
 _RAW = b"<!"
 _NAME = re.compile(
@@ -51,13 +53,15 @@ class RowSieve:
         """Yield the XML of a sheet without the rows that are taken out; the header stays."""
         waiting = b""
         is_header = True
+        count = 0
         source = iter(chunks)
         for chunk in source:
-            if _RAW in chunk:
+            if _RAW in chunk or count > _MOST_ROWS:
                 yield waiting + chunk
                 yield from source
                 return
             *rows, waiting = (waiting + chunk).split(_ROW_END)
+            count += len(rows)
             if is_header and rows:
                 is_header = False
                 yield rows.pop(0) + _ROW_END
