@@ -65,6 +65,8 @@ def test_where_a_metric_has_no_value_the_largest_elements_stand(
         # The older tool's tables have sixteen digits.
         0.47102075815200806: "0.4710207581520081",
         True: "True",
+        # All digits of a whole number, as the older tool has them.
+        float(2**80): "1208925819614629040488448",
         float("-inf"): "-inf",
         "-inf": "-inf",
         "=x": "=x",

@@ -103,6 +103,13 @@ def test_a_workbook_that_a_spreadsheet_saved_is_read_alike(tmp_path: Path) -> No
     assert before == {REDUCE: ("NPU:[0, 1]  Bench:True", None), LINEAR: (7, None)}
 
 
+def test_truth_values_that_are_texts_in_coloured_tables_are_truth_values(tmp_path: Path) -> None:
+    title = "Requires_grad Consistent"
+    path = write_result(tmp_path, 0, [{"NPU Name": REDUCE, title: "False"}])
+    assert sheets_of(path)["compare_result"][1][TITLES.index(title)] == "False"
+    assert cells_of(path, metrics=(title,)) == {REDUCE: (False,)}
+
+
 def test_a_tab_behind_an_infinity_is_dropped(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     book.active.append(["NPU Name", "Max diff", "NPU max", "Bench max"])

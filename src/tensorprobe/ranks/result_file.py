@@ -31,6 +31,8 @@ __all__ = ["RankRows", "ResultHead", "read_head", "read_rows"]
 
 # What the older tools write where a metric has no value.
 _NO_VALUE = frozenset(("n/a", "unsupported", "nan"))
+# Tables with colours have truth values as texts.
+_TRUTHS: dict[str, TableCell] = {"True": True, "False": False}
 _MODES: tuple[Mode, ...] = ("tensor", "statistics", "md5")
 _TITLES = frozenset(title for mode in _MODES for title in columns_of(mode, with_stack=True))
 
@@ -179,6 +181,8 @@ class _Reading:
                         text = f"NPU:{_text_of(npu)}  Bench:{_text_of(bench)}"
                         instead = shown.setdefault(text, text)
                     metrics[number] = instead
+                elif isinstance(cell, str):
+                    metrics[number] = _TRUTHS.get(cell, cell)
             cells[name] = tuple(metrics)
         return RankRows(cells, self._repeated)
 
@@ -215,4 +219,7 @@ def _text_of(cell: TableCell) -> str:
     """Return a value as the older tools show it, numbers with the digits that their tables have."""
     if cell is None:
         return ""
-    return repr(float(f"{cell:.16g}")) if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    number = float(f"{cell:.16g}")
+    return str(int(number)) if number.is_integer() else repr(number)
