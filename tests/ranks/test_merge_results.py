@@ -9,9 +9,11 @@ from result_tables import LINEAR, REDUCE, TIME, Rows, row, sheets_of, write_conf
 
 from tensorprobe import TensorprobeError, merge_results
 from tensorprobe.errors import ConfigError, TableError
+from tensorprobe.report.compare_columns import Mode
 
 GATHER = "Distributed.all_gather.0.forward.output.0"
 LATER = "20260102030406"
+MODES: tuple[Mode, ...] = ("statistics", "tensor", "md5")
 
 
 def merged_rows(folder: Path, *apis: str, metric: str = "Max diff") -> list[tuple[object, ...]]:
@@ -151,6 +153,19 @@ def test_steps_have_a_workbook_each(tmp_path: Path) -> None:
     assert merged.problems[0].startswith("step 12, rank 1: compare_result_step12_rank1_")
 
 
+def test_a_step_of_another_kind_does_not_stop_the_others(tmp_path: Path) -> None:
+    for step, mode in enumerate(MODES):
+        path = write_result(tmp_path, 0, [row(REDUCE, step)], mode=mode)
+        path.rename(tmp_path / f"compare_result_step{step}_rank0_{TIME}.xlsx")
+    wanted = {"api": ["Distributed"], "compare_index": ["Max diff"]}
+    merged = merge_results(tmp_path, wanted, tmp_path / "o")
+    assert [(step.step, step.mode) for step in merged.steps] == [(0, "statistics")]
+    assert [problem.partition(":")[0] for problem in merged.problems] == [
+        "step 1, the configuration",
+        "step 2, rank 0",
+    ]
+
+
 def test_names_of_both_sides_are_known(tmp_path: Path) -> None:
     path = write_result(tmp_path, 3, [row(REDUCE)])
     path.rename(tmp_path / f"compare_result_rank3-rank3_{TIME}.xlsx")
@@ -267,6 +282,21 @@ def test_an_api_that_is_nowhere_is_told_with_what_is_near(ending: str, tmp_path:
     with pytest.raises(ConfigError, match="nothing to merge: no row of any rank belongs to 'dist'"):
         merge_results(tmp_path, {"api": ["dist"]}, tmp_path / "nothing")
     assert not list((tmp_path / "nothing").iterdir())
+
+
+def test_a_damaged_rank_does_not_hide_that_no_row_is_wanted(tmp_path: Path) -> None:
+    write_result(tmp_path, 0, [row(REDUCE)])
+    write_result(tmp_path, 1, [row(REDUCE)]).write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"belongs to 'Distributed\.gather'; did you mean"):
+        merge_results(tmp_path, {"api": ["Distributed.gather"]}, tmp_path / "o")
+
+
+def test_a_metric_that_every_result_lacks_leaves_nothing_to_merge(tmp_path: Path) -> None:
+    (tmp_path / f"compare_result_rank0_{TIME}.csv").write_text(f"NPU Name,Cosine\n{REDUCE},1\n")
+    wanted = {"api": ["Distributed"], "compare_index": ["EucDist"]}
+    with pytest.raises(TableError, match=r"nothing can be merged: rank 0: .* no column EucDist"):
+        merge_results(tmp_path, wanted, tmp_path / "o")
+    assert list((tmp_path / "o").iterdir()) == []
 
 
 @pytest.mark.parametrize(

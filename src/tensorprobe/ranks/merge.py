@@ -103,7 +103,14 @@ def merge_results(
     chosen = {}
     for step, ranks in found.steps.items():
         label = f"step {step}, " if has_steps else ""
-        if heads := choose_results(ranks, wanted, label, told):
+        try:
+            heads = choose_results(ranks, wanted, label, told)
+        except ConfigError as err:
+            if not has_steps:
+                raise
+            told.problems.append(f"{label}{err}")
+            continue
+        if heads:
             chosen[step] = heads
     if not chosen:
         raise TableError(_nothing_usable(Path(results), told))
@@ -113,16 +120,18 @@ def merge_results(
     apis = ApiFilter(wanted.apis)
     meter = _Meter(progress, [head.path for heads in chosen.values() for head in heads.values()])
     steps = []
+    was_read = False
     for step, heads in chosen.items():
         label, part = (f"step {step}, ", f"_step{step}") if has_steps else ("", "")
         rows = _read_step(heads, wanted, apis, label, told, meter)
+        was_read = was_read or bool(rows)
         if any(one.cells for one in rows.values()):
             file = folder / f"{_STEM}{part}_{timestamp}.xlsx"
             mode = next(iter(heads.values())).mode
             steps.append(_write_step(step, file, mode, _sheets(heads, wanted), rows))
     unmet = [_unmet(api, near) for api, near in apis.unmet()]
     if not steps:
-        if told.problems:
+        if not was_read:
             raise TableError(_nothing_usable(Path(results), told))
         more = f"; and {len(unmet) - _NAMED} more" if len(unmet) > _NAMED else ""
         raise ConfigError(f"{wanted.where}: nothing to merge: {'; '.join(unmet[:_NAMED])}{more}")
@@ -141,6 +150,8 @@ def _read_step(
     """Read the rows of every rank; one that is damaged is named."""
     sheets = _sheets(heads, wanted)
     rows: dict[int, RankRows] = {}
+    if not sheets:
+        return rows
     for rank, head in heads.items():
         try:
             found = read_rows(head, sheets, apis, meter.reader_of(head.path))

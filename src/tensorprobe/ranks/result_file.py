@@ -101,8 +101,9 @@ def read_rows(
     """
 
     def is_known(text: str) -> bool:
-        # In the list of texts titles and names stand among all others.
-        return text in _TITLES or (" " not in text and wanted.place(text) is not None)
+        # In the list of texts titles and names stand among all others: numbers, call stacks.
+        may_be_name = text[:1].isalpha() and " " not in text
+        return text in _TITLES or (may_be_name and wanted.place(text) is not None)
 
     with open_table(head.path, tell) as table:
         reading = _Reading(metrics, wanted)
