@@ -31,6 +31,11 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 COMPARE = f"tensorprobe compare {MLP / 'npu'} {MLP / 'bench'} -o results --first-diff"
 BLAME = f"tensorprobe blame {MLP / 'npu'} {MLP / 'bench'}"
+MERGED = DATA / "peer_dumps/compare-8.2.1/dist"
+MERGE = (
+    f"tensorprobe merge {MERGED}/mix_statistics -o merged "
+    f"--config {MERGED}/merge_statistics/config.yaml"
+)
 PRECHECK = f"tensorprobe precheck {MLP / 'npu'} -o results"
 
 
@@ -64,6 +69,9 @@ def press(wanted: str, command: str, folder: Path) -> subprocess.CompletedProces
         ("import rich.progress", PRECHECK),
         ("subprocess.Popen", PRECHECK),
         ("open results/accuracy_checking_result", PRECHECK),
+        ("import tensorprobe.ranks.workbook", MERGE),
+        (f"open {MERGED}/mix_statistics/compare_result_rank2", MERGE),
+        ("os.rename merged/.tmp-", MERGE),
         ("import torch", "tensorprobe.demo demo"),
         ("import tensorprobe_compat", "msprobe -f pytorch parse"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import pty
 import subprocess
@@ -32,7 +34,25 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_hostile_dump(folder / "theirs")
     write_hostile_dump(folder / "ours without data", is_off=True, task="statistics")
     write_hostile_dump(folder / "theirs without data", task="statistics")
+    write_hostile_results(folder / "results")
     return folder
+
+
+def write_hostile_results(folder: Path) -> None:
+    """Write the results of two ranks, one of them damaged, and what of them is to be merged."""
+    folder.mkdir()
+    name = f"Distributed.{HOSTILE}.0"
+    titles = ["NPU Name", "Max diff", "NPU max", "Bench max"]
+    for rank, rest in ((0, []), (1, ["short"])):
+        with (folder / f"compare_result_rank{rank}_20260102030405.csv").open("w") as file:
+            rows = csv.writer(file)
+            rows.writerows([titles, [name, "N/A", HOSTILE, HOSTILE], [f"{name}.1", HOSTILE, 1, 2]])
+            if rest:
+                rows.writerow(rest)
+    (folder / f"of no rank {HOSTILE.replace('/', '')}.csv").write_text("")
+    fields = {"api": ["Distributed", HOSTILE], HOSTILE: 1}
+    (folder / "merge.yaml").write_text(json.dumps(fields))
+    (folder / "wrong.yaml").write_text(json.dumps(fields | {"compare_index": [HOSTILE]}))
 
 
 def run(words: list[str], dumps: Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -67,6 +87,9 @@ COMPARE = ["compare", "--format=xlsx,csv,json", "--first-diff", "-o=results"]
         (["overflow", "{dumps}/ours", "-o=results"], 0),
         (["run", "{dumps}/{hostile}.py"], 2),
         (["run", "--config={dumps}/{hostile}.json", __file__], 2),
+        (["merge", "{dumps}/results", "--config={dumps}/results/merge.yaml"], 2),
+        (["merge", "{dumps}/results", "--config={dumps}/results/wrong.yaml"], 2),
+        (["merge", "{dumps}/{hostile}", "--config={dumps}/results/merge.yaml"], 2),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )

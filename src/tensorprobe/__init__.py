@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tensorprobe.config import Config, load_config
     from tensorprobe.errors import TensorprobeError
     from tensorprobe.online import OnlineCheck
+    from tensorprobe.ranks import merge_results
     from tensorprobe.replay.users import register_function
     from tensorprobe.store import Dump, DumpWriter, RankDump, open_dump
 
@@ -39,6 +40,7 @@ __all__ = [
     "blame",
     "compare",
     "load_config",
+    "merge_results",
     "module_dump",
     "module_dump_end",
     "open_dump",
@@ -60,6 +62,7 @@ _HOMES = {
     "blame": "blame",
     "compare": "compare",
     "load_config": "config",
+    "merge_results": "ranks",
     "module_dump": "capture",
     "module_dump_end": "capture",
     "open_dump": "store",

@@ -2,7 +2,7 @@
 
 Exit codes: see ending.py.
 
-A little past 500 lines: it is a flat list of options and examples, which is best in one place.
+Past 500 lines: it is a flat list of options and examples, which is best in one place.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ examples:
   tensorprobe overflow dump/                        which overflows are a fault?
   tensorprobe compare dump/ trusted/ -o result      which values differ, and the first that does
   tensorprobe blame dump/ trusted/                  the operation at fault, and how sure that is
+  tensorprobe merge result/ --config merge.yaml     all ranks' results in one table
 
 Exit code 0: all is well. 1: a check failed. 2: something could not be read or used; a line says
 what and where. 70: a fault of tensorprobe itself; --debug shows where. 130: interrupted.
@@ -110,6 +111,33 @@ Exit code 0 also when there is a culprit: that is a result, not an error. 2: som
 read or used, or the proof that was asked for cannot be written.
 """
 
+_MERGE_EXAMPLES = """\
+examples:
+  tensorprobe compare dump/step0 trusted/step0 -o result     a table per rank
+  tensorprobe merge result --config merge.yaml               one of all ranks, in ./output
+  tensorprobe merge result --config merge.yaml -o merged
+
+merge.yaml:
+  api:                                # needed: how the names of the rows begin that are wanted
+  - Distributed.all_reduce            # every call; also Distributed, or Distributed.all_reduce.0
+  - Distributed.all_gather.0.forward
+  compare_index:                      # the metrics; left out, all of them
+  - Max diff
+  - MeanRelativeErr
+
+Statistics have: Max diff, Min diff, Mean diff, L2norm diff, MaxRelativeErr, MinRelativeErr,
+MeanRelativeErr, NormRelativeErr, Requires_grad Consistent. Real data have: Cosine, EucDist,
+MaxAbsErr, MaxRelativeErr, One Thousandth Err Ratio, Five Thousandths Err Ratio,
+Requires_grad Consistent.
+
+RESULTS_DIR holds compare_result_rank{N}_{time}.xlsx or .csv, of tensorprobe or msprobe; of each
+rank the newest counts. OUT/multi_ranks_compare_merge_{time}.xlsx has a sheet per metric and in it
+a column per rank.
+
+Exit code 0: merged. 2: the configuration cannot be used, or a result cannot be read; the others are
+merged.
+"""
+
 _RUN_EXAMPLES = """\
 examples:
   tensorprobe run train.py --lr 0.1
@@ -118,14 +146,19 @@ examples:
   tensorprobe run --config config.json -m package.train --epochs 1
   tensorprobe run --rank 0,4-6 torchrun --nproc-per-node 8 train.py
   mpirun -n 2 tensorprobe run train.py
+  tensorprobe run --online -o results train.py --lr 0.1
+  tensorprobe run --online --step 0,10 --every 4 --jobs 2 torchrun --nproc-per-node 8 train.py
 
 Options of tensorprobe stand before the script, everything after it is the script's. They win over
 the configuration file. A step ends with the step of the optimizer (of several, the one that steps
 first), whose own calls are left out; everything before the first one is step 0. Only the processes
 that are started by the command are captured, not those that the script spawns itself.
 
+With --online nothing is captured: each ATen operator runs once more on the CPU, on the same inputs,
+and what computes something else is told as Failed; -o is the folder of the results (./online).
+
 The exit code, the output and the errors are those of the script. A last line on stderr says where
-the dump is.
+the dump is, or the table.
 """
 
 
@@ -257,6 +290,25 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--list", metavar="NAME", action="append", help="only calls whose name holds this"
     )
+    run.add_argument("--online", action="store_true", help="check each operator against the CPU")
+    online = run.add_argument_group("with --online")
+    online.add_argument(
+        "--mode", help="whose data are kept: auto those that miss (default), all, list or off"
+    )
+    online.add_argument("--ops", metavar="NAME,NAME", help="operators for --mode list")
+    online.add_argument("--tag", help="part of the folder's name")
+    online.add_argument("--jobs", type=int, metavar="N", help="threads in the background (0)")
+    online.add_argument("--precision", help="of the reference: higher (default) or same")
+    online.add_argument("--every", type=int, metavar="N", help="one of N calls of each operator")
+    online.add_argument(
+        "--max-bytes", type=int, metavar="N", help="leave out calls with larger tensors"
+    )
+    online.add_argument(
+        "--include", metavar="NAME", action="append", help="only operators that hold this, or fit"
+    )
+    online.add_argument(
+        "--exclude", metavar="NAME", action="append", help="not operators that hold this, or fit"
+    )
     run.add_argument(
         "-m",
         dest="module",
@@ -274,6 +326,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_precheck(commands, common, formatter)
     _add_overflow(commands, common, formatter)
+    _add_merge(commands, common, formatter)
 
     doctor = commands.add_parser(
         "doctor",
@@ -405,6 +458,23 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     overflow.set_defaults(run=_overflow)
 
 
+def _add_merge(commands: Any, common: argparse.ArgumentParser, formatter: Any) -> None:
+    merge = commands.add_parser(
+        "merge",
+        parents=[common],
+        help="put what the results of many ranks say of some calls into one table",
+        description="Merge the results of comparing many ranks: of the calls that are wanted, such "
+        "as collectives, a sheet per metric with a column per rank.",
+        epilog=_MERGE_EXAMPLES,
+        formatter_class=formatter,
+    )
+    add = merge.add_argument
+    add("results", metavar="RESULTS_DIR", help="the folder with the results of all ranks")
+    add("--config", metavar="FILE", required=True, help="a YAML file: which calls and metrics")
+    add("-o", "--output", metavar="OUT", default="./output", help="folder of the table (output)")
+    merge.set_defaults(run=_merge)
+
+
 def _help_formatter() -> type[argparse.HelpFormatter]:
     # Colours are for eyes: elsewhere they cost a tenth of a second and a package.
     if not sys.stdout.isatty():
@@ -508,6 +578,12 @@ def _overflow(arguments: argparse.Namespace) -> int:
     )
 
 
+def _merge(arguments: argparse.Namespace) -> int:
+    from tensorprobe.ranks.command import run_merge
+
+    return run_merge(arguments.results, arguments.config, arguments.output)
+
+
 def _precheck(arguments: argparse.Namespace) -> int:
     from tensorprobe.precheck.command import run_precheck
 
@@ -546,7 +622,20 @@ def _blame(arguments: argparse.Namespace) -> int:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+_ONLINE = ("mode", "tag", "jobs", "precision", "every", "max_bytes", "include", "exclude")
+_CAPTURE = ("config", "task", "level", "rank", "list")
+
+
+def _run(arguments: argparse.Namespace) -> NoReturn:
+    given = vars(arguments)
+    strangers = _CAPTURE if arguments.online else (*_ONLINE, "ops")
+    for name in strangers:
+        if given[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            why = "goes with capturing, not with" if arguments.online else "goes with"
+            raise ConfigError(f"{option} {why} --online; see tensorprobe run --help")
+    if arguments.online:
+        _run_online(arguments)
     from tensorprobe.capture.launch import launch
 
     options = {
@@ -558,8 +647,25 @@ def _run(arguments: argparse.Namespace) -> int:
         "rank": _numbers(arguments.rank),
         "list": arguments.list,
     }
-    command = arguments.command if arguments.module is None else ["-m", *arguments.module]
-    launch(command, {key: v for key, v in options.items() if v is not None})
+    launch(_command(arguments), {key: v for key, v in options.items() if v is not None})
+
+
+def _run_online(arguments: argparse.Namespace) -> NoReturn:
+    from tensorprobe.online.script import launch_checked
+
+    options = {name: vars(arguments)[name] for name in _ONLINE}
+    options["path"] = arguments.dump_path
+    options["ops"] = None if arguments.ops is None else arguments.ops.split(",")
+    if arguments.step is not None:
+        from tensorprobe.config import load_config
+
+        options["steps"] = load_config(step=_numbers(arguments.step)).step
+    launch_checked(_command(arguments), {key: v for key, v in options.items() if v is not None})
+
+
+def _command(arguments: argparse.Namespace) -> list[str]:
+    command: list[str] = arguments.command
+    return command if arguments.module is None else ["-m", *arguments.module]
 
 
 def _numbers(words: list[str] | None) -> list[str] | None:

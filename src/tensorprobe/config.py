@@ -12,7 +12,6 @@ past 500 lines because a third of it is the table of every field, old and new.
 
 from __future__ import annotations
 
-import difflib
 import operator
 import os
 import re
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from tensorprobe.errors import ConfigError
-from tensorprobe.textfile import read_json, read_yaml, show_path
+from tensorprobe.textfile import find_near, read_json, read_yaml, show_path
 
 __all__ = ["DEFAULT_DUMP_PATH", "Config", "DataMode", "FileFormat", "Level", "Task", "load_config"]
 
@@ -256,10 +255,10 @@ def _check_fields(place: _Place, known: set[str], notices: list[str]) -> None:
         for home, names in _HOMES.items():
             if name in names:
                 raise ConfigError(f"{shown} stands in the wrong place; move it to {home}")
-        if near := _find_near(name, known.union(_IGNORED), cutoff=0.75):
+        if near := find_near(name, known.union(_IGNORED), cutoff=0.75):
             raise ConfigError(f"{shown} is an unknown field; did you mean {near!r}?")
         for home, names in _HOMES.items():
-            if near := _find_near(name, names, cutoff=0.85):
+            if near := find_near(name, names, cutoff=0.85):
                 raise ConfigError(f"{shown} is an unknown field; did you mean {near!r} in {home}?")
         notices.append(f"{shown} has no effect: no field of this name is known")
 
@@ -280,7 +279,7 @@ class _Spot:
     def refuse(
         self, value: object, wanted: str, *, known: Iterable[str] = (), verb: str = "is"
     ) -> NoReturn:
-        near = _find_near(value, known, cutoff=0.6) if isinstance(value, str) else None
+        near = find_near(value, known, cutoff=0.6) if isinstance(value, str) else None
         hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError(f"{self.where} {verb} {_show(value)}, wanted {wanted}{hint}")
 
@@ -437,14 +436,6 @@ def _holds(numbers: tuple[int, ...], number: int) -> bool:
 def _one_of(names: Sequence[str]) -> str:
     quoted = [repr(name) for name in names]
     return f"{', '.join(quoted[:-1])} or {quoted[-1]}"
-
-
-def _find_near(name: str, known: Iterable[str], *, cutoff: float) -> str | None:
-    if len(name) > 60:  # difflib takes a time that grows with the square of the length
-        return None
-    folded = {word.lower(): word for word in sorted(known)}
-    found = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
-    return folded[found[0]] if found else None
 
 
 def _show(value: object) -> str:

@@ -5,6 +5,7 @@
     ├── NameFormatError       a text that is not a call or value name
     ├── RebuildError          a recorded call that cannot be made again
     ├── ReportError           a result file that cannot be written
+    ├── TableError            a result file that cannot be read
     └── DumpError             a dump, or a file of one, that cannot be read or written
         ├── UnsafeFileError   a file that asks for more than data: code, a path outside its folder
         ├── NewerFormatError  a dump that a newer tensorprobe wrote
@@ -23,6 +24,7 @@ __all__ = [
     "NewerFormatError",
     "RebuildError",
     "ReportError",
+    "TableError",
     "TensorFileError",
     "TensorprobeError",
     "UnsafeFileError",
@@ -47,6 +49,10 @@ class RebuildError(TensorprobeError):
 
 class ReportError(TensorprobeError):
     """A result file that cannot be written."""
+
+
+class TableError(TensorprobeError):
+    """A result file that cannot be read: damaged, cut short, or no table that was wanted."""
 
 
 class DumpError(TensorprobeError):

@@ -24,7 +24,10 @@ if __name__ == "__main__":
 
     # Until the script begins nobody is to see where in us it was interrupted.
     end_at_once()
-    from tensorprobe.capture.script import main
+    if "TENSORPROBE_ONLINE" in os.environ:
+        from tensorprobe.online.script import main
+    else:
+        from tensorprobe.capture.script import main
 
     # The new __main__ replaces this one, whose code is still running.
     _this = sys.modules["__main__"]

@@ -10,11 +10,12 @@ repeated keys are judged before anything is built, and each of them with its lin
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 import stat
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tensorprobe.errors import DumpError, TensorprobeError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from yaml.error import MarkedYAMLError
     from yaml.events import Event, ScalarEvent
 
-__all__ = ["read_json", "read_yaml", "show_path"]
+__all__ = ["find_near", "read_json", "read_yaml", "show_path"]
 
 _MOST_BYTES = 64 * 2**20
 _MOST_DIGITS = 1000  # int() is quadratic in the digits, and a longer one cannot even be printed
@@ -140,6 +141,24 @@ def show_path(path: str | os.PathLike[str]) -> str:
     """
     text = os.fsdecode(path)
     return text if text.isprintable() and text else repr(text)
+
+
+def find_near(name: str, known: Iterable[str], *, cutoff: float) -> str | None:
+    """Return the known word that somebody may have meant, upper and lower case being one.
+
+    >>> find_near("max dif", ["Max diff", "Min diff"], cutoff=0.6)
+    'Max diff'
+
+    Args:
+        name: what was written.
+        known: what could have been.
+        cutoff: how alike they must be, from 0 to 1.
+    """
+    if len(name) > 60:  # difflib takes a time that grows with the square of the length
+        return None
+    folded = {word.lower(): word for word in sorted(known)}
+    found = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
+    return folded[found[0]] if found else None
 
 
 def _read_text(path: str | os.PathLike[str], name: str, error: type[TensorprobeError]) -> str:

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from tensorprobe.config import DEFAULT_DUMP_PATH, load_config
 from tensorprobe.errors import ConfigError
 
-__all__ = ["OPTIONS_VARIABLE", "launch", "rewrite_command"]
+__all__ = ["OPTIONS_VARIABLE", "launch", "rewrite_command", "start_watched"]
 
 OPTIONS_VARIABLE = "TENSORPROBE_RUN"
 """Where the processes find the options of `tensorprobe run`."""
@@ -51,9 +51,29 @@ def launch(command: Sequence[str], options: Mapping[str, Any]) -> NoReturn:
     """
     # Here, so that a mistake is told once and not by every process of a launcher.
     config = load_config(**options)
-    _check_folder(config.dump_path or DEFAULT_DUMP_PATH)
+    start_watched(command, config.dump_path or DEFAULT_DUMP_PATH, OPTIONS_VARIABLE, options)
+
+
+def start_watched(
+    command: Sequence[str],
+    folder: str | os.PathLike[str],
+    variable: str,
+    options: Mapping[str, Any],
+) -> NoReturn:
+    """Run a script, or a launcher with one, in place of this process, and have it watched.
+
+    Args:
+        command: what `rewrite_command` takes.
+        folder: where the results will go; made here, if need be.
+        variable: the environment variable in which the processes find the options.
+        options: what JSON can hold.
+
+    Raises:
+        ConfigError: the folder cannot be made, or the command not be started.
+    """
+    _check_folder(folder)
     rewritten = rewrite_command(command)
-    os.environ[OPTIONS_VARIABLE] = json.dumps(options)
+    os.environ[variable] = json.dumps(options)
     try:
         os.execvp(rewritten[0], rewritten)  # noqa: S606 - the user's own command
     except OSError as err:

@@ -23,7 +23,7 @@ from functools import partial
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from types import FrameType, ModuleType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
@@ -37,7 +37,7 @@ from tensorprobe.errors import ConfigError
 from tensorprobe.standard_streams import complain, reserve_descriptors
 from tensorprobe.store.forks import in_process, this_process
 
-__all__ = ["main", "run_script"]
+__all__ = ["Stepping", "follow_optimizer", "main", "run_script"]
 
 _LOG = logging.getLogger("tensorprobe")
 _INSIDE_BACKWARD = (
@@ -60,18 +60,18 @@ def main() -> NoReturn:
     reserve_descriptors()
     try:
         options = json.loads(os.environ.pop(OPTIONS_VARIABLE, "{}"))
-        run_script(sys.argv[1:], load_config(**options))
+        run_script(sys.argv[1:], partial(_capture, load_config(**options)))
     except ConfigError as err:
         complain(str(err))
         sys.exit(2)
 
 
-def run_script(words: Sequence[str], config: Config) -> NoReturn:
-    """Run a script in this process as Python does, and capture it.
+def run_script(words: Sequence[str], watch: Callable[[contextlib.ExitStack], None]) -> NoReturn:
+    """Run a script in this process as Python does, and watch it.
 
     Args:
         words: the script's path, or `-m` and a module's name, and the script's own arguments.
-        config: what to capture.
+        watch: begins to watch, and leaves on the stack what ends it.
 
     Raises:
         ConfigError: there is no script, or the configuration cannot be used.
@@ -79,12 +79,7 @@ def run_script(words: Sequence[str], config: Config) -> NoReturn:
     """
     run = _prepare(list(words))
     with contextlib.ExitStack() as undo:
-        debugger = PrecisionDebugger.from_config(config)
-        undo.callback(_finish, debugger, config, this_process())
-        if not config.enable_dataloader:
-            for handle in _follow_optimizer(debugger):
-                undo.callback(handle.remove)
-            debugger.__enter__()
+        watch(undo)
         try:
             give_back()
             run()
@@ -96,6 +91,16 @@ def run_script(words: Sequence[str], config: Config) -> NoReturn:
             sys.excepthook = partial(_show_interrupt, sys.excepthook)
             raise
     sys.exit(0)
+
+
+def _capture(config: Config, undo: contextlib.ExitStack) -> None:
+    """Capture what comes."""
+    debugger = PrecisionDebugger.from_config(config)
+    undo.callback(_finish, debugger, config, this_process())
+    if not config.enable_dataloader:
+        for handle in follow_optimizer(debugger):
+            undo.callback(handle.remove)
+        debugger.__enter__()
 
 
 def _prepare(words: list[str]) -> Callable[[], None]:
@@ -131,7 +136,28 @@ class _NamedArguments(dict[str, Any]):
     """Named arguments of one call, whose end can be seen by them."""
 
 
-def _follow_optimizer(debugger: PrecisionDebugger) -> list[Any]:
+class Stepping(Protocol):
+    """What is told of the steps of a run.
+
+    Attributes:
+        is_held: whether an optimizer is at work.
+    """
+
+    is_held: bool
+
+    @property
+    def is_open_elsewhere(self) -> bool:
+        """Whether it watches another thread."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+
+    def step(self) -> None:
+        """A step has ended."""
+
+
+def follow_optimizer(debugger: Stepping) -> list[Any]:
     """Let the steps of the run be those of its first optimizer; returns what undoes it."""
     hooks = import_module("torch.optim.optimizer")
     if not hasattr(hooks, "register_optimizer_step_post_hook"):

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
 from tensorprobe.errors import ConfigError, DumpError, ReportError, TensorprobeError
+from tensorprobe.report.result_folder import free_timestamp, make_folder
 from tensorprobe.store import Dump, open_dump
 from tensorprobe.store.json_text import collector_paused
 from tensorprobe.store.locate import place_of
@@ -41,7 +40,6 @@ from tensorprobe.textfile import show_path
 __all__ = ["compare", "compare_inputs"]
 
 _LOG = logging.getLogger("tensorprobe")
-_TIMES = re.compile(r"_(\d{14})\.")
 _NAMED = 16
 
 
@@ -132,8 +130,8 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
             f"{', '.join(pair.candidate.label for pair in pairs[:3])}"
             f"{', …' if len(pairs) > 3 else ''}; give the dump.json, or the folder, of one"
         )
-    _make_folder(output)
-    timestamp = _free_timestamp(output)
+    make_folder(output)
+    timestamp = free_timestamp(output)
     results: list[PartResult] = []
     nodes: dict[str, dict[str, Any]] = {}
     compared: list[tuple[str, PartEvidence]] = []
@@ -258,26 +256,3 @@ def _node_of(pair: PartPair, candidate: Dump) -> str:
     if len(candidate.steps) > 1:
         name = f"step_{info.step}_{name}"
     return f"debug_{name}" if info.level == "debug" and len(candidate.parts) > 1 else name
-
-
-def _free_timestamp(output: Path) -> str:
-    """Return the time, or the next second of which the folder holds no result.
-
-    A script that compares several pairs is done with one of them in less than a second, and would
-    replace its files by those of the next.
-    """
-    taken = {found for name in os.listdir(output) for found in _TIMES.findall(name)}
-    when = datetime.now()
-    while (text := when.strftime("%Y%m%d%H%M%S")) in taken:
-        when += timedelta(seconds=1)
-    return text
-
-
-def _make_folder(output: Path) -> None:
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) else err
-        raise ReportError(
-            f"the folder {show_path(output)} cannot be made: {reason}; choose another with -o"
-        ) from err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import os
 from collections.abc import Collection, Iterable, Sequence
@@ -14,6 +13,7 @@ import torch
 
 from tensorprobe.cores import count_cores
 from tensorprobe.errors import ConfigError
+from tensorprobe.textfile import find_near
 
 __all__ = ["Mode", "Options", "Precision", "make_options"]
 
@@ -22,6 +22,8 @@ Precision = Literal["higher", "same"]
 _MODES = ("all", "list", "auto", "off")
 _PRECISIONS = ("higher", "same")
 _GIB = 1 << 30
+# How alike a name must be to be suggested.
+_NEAR = 0.6
 # As the older tool has it.
 _SHARE_OF_CORES = 4
 
@@ -180,8 +182,8 @@ def _check_ops(ops: Sequence[str] | None, *, is_list: bool) -> frozenset[str]:
         plain = name.removeprefix("aten.").removeprefix("aten::")
         # Operators of other libraries are registered when they will be.
         if plain not in known and "." not in plain and "::" not in plain:
-            near = difflib.get_close_matches(plain, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = find_near(plain, known, cutoff=_NEAR)
+            hint = f"; did you mean {near}?" if near else ""
             raise ConfigError(f"ops holds {name!r}, and torch.ops.aten has no such operator{hint}")
     return frozenset(
         name.removeprefix("aten.").removeprefix("aten::").replace("::", ".") for name in names

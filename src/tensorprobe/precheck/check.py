@@ -49,6 +49,16 @@ from tensorprobe.precheck.kinds import (
     undetermined_outputs,
 )
 from tensorprobe.precheck.measure import OutputNumbers
+from tensorprobe.precheck.picks import (
+    Pick,
+    as_compared,
+    norm,
+    on_cpu,
+    pick_from,
+    pick_gradient,
+    pick_output,
+    pick_written,
+)
 from tensorprobe.precheck.repeated_errors import resemblance_of
 from tensorprobe.precheck.repeats import Repeats
 from tensorprobe.precheck.sample import is_worth_a_sample, samples_of
@@ -57,7 +67,6 @@ from tensorprobe.precheck.side import Side, run_backward
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
 from tensorprobe.replay.refusals import REFUSALS
-from tensorprobe.summary.host import fetch
 
 __all__ = ["check_call", "check_made_call"]
 
@@ -69,12 +78,6 @@ _DRAWS = 5
 _OF_TORCH = frozenset(("Aten", "Functional", "Tensor", "Torch"))
 # A part of the call gives what the whole gave, up to this share of a rounding error.
 _SAME = 0.25
-
-_SPARSE = frozenset(
-    (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-)
-
-Pick = Callable[[Side], "torch.Tensor | None"]
 
 
 def check_call(
@@ -222,12 +225,12 @@ class _Check:
             place = f"forward.output.{index}"
             if index in undetermined:
                 reason = "one of many right results: vectors may turn"
-                found.append(CheckedOutput(place, _on_cpu(output), None, _skip(reason)))
+                found.append(CheckedOutput(place, on_cpu(output), None, _skip(reason)))
             else:
-                pick = _output_picker(index)
+                pick = pick_output(index)
                 found.append(self._judge(place, output, pick(reference), pick))
         for index, tensor in candidate.written.items():
-            pick = _written_picker(index)
+            pick = pick_written(index)
             found.append(self._judge(f"forward.input.{index}", tensor, pick(reference), pick))
         return found
 
@@ -239,9 +242,9 @@ class _Check:
             place = f"backward.output.{index}"
             if is_coarse and index:
                 reason = "the gradient of places jumps, and in a half they are not exact"
-                found.append(CheckedOutput(place, _on_cpu(gradient), None, _skip(reason)))
+                found.append(CheckedOutput(place, on_cpu(gradient), None, _skip(reason)))
             else:
-                pick = _gradient_picker(index)
+                pick = pick_gradient(index)
                 found.append(self._judge(place, gradient, pick(reference), pick))
         return found
 
@@ -258,9 +261,9 @@ class _Check:
             else:
                 side = "reference" if candidate is None else "device"
                 judgement = Judgement("error", f"only the {side} has one", excess=math.inf)
-            return CheckedOutput(place, _on_cpu(candidate), reference, judgement)
+            return CheckedOutput(place, on_cpu(candidate), reference, judgement)
         with self._watch.phase("fetch"):
-            ours, theirs = _plain(candidate), _plain(reference)
+            ours, theirs = as_compared(candidate), as_compared(reference)
         if ours is None or theirs is None:
             judgement = _skip(f"{candidate.layout} tensors are not compared")
             return CheckedOutput(place, None, None, judgement)
@@ -294,7 +297,7 @@ class _Check:
                 settled = self._judge_sample(judged, judgement, ours, theirs, pick)
                 if settled is not None:
                     return CheckedOutput(place, ours, theirs, settled)
-            truth = _of(self._repeats.precise(), pick)
+            truth = pick_from(self._repeats.precise(), pick)
             truth = theirs if truth is None else truth
             judgement = judged(
                 ours,
@@ -329,13 +332,13 @@ class _Check:
         for sample, part in samples_of(self._sides, ours, theirs):
             repeats = Repeats(self._sides, part)
             try:
-                truth = _of(repeats.precise() or repeats.again(), pick)
+                truth = pick_from(repeats.precise() or repeats.again(), pick)
             except REFUSALS:
                 continue
             there = sample.of(theirs)
             if truth is None or truth.shape != there.shape:
                 continue
-            if _norm(truth - there) > self._sides.unit * _SAME * _norm(there):
+            if norm(truth - there) > self._sides.unit * _SAME * norm(there):
                 # These rows depend on others.
                 continue
             of_part = judged(
@@ -355,13 +358,13 @@ class _Check:
         self, sides: BothSides, ours: torch.Tensor, truth: torch.Tensor, pick: Pick
     ) -> Resemblance:
         with self._watch.phase("noise"):
-            return resemblance_of(sides, ours, truth, lambda side: _of(side, pick))
+            return resemblance_of(sides, ours, truth, lambda side: pick_from(side, pick))
 
     def _noise(self, repeats: Repeats, truth: torch.Tensor, pick: Pick) -> tuple[Runs, ...]:
         """Return the kinds of runs that may explain a result."""
 
         def results_of(sides: Iterable[Side]) -> Iterator[torch.Tensor | None]:
-            return (_of(side, pick) for side in sides)
+            return (pick_from(side, pick) for side in sides)
 
         return (
             Runs(lambda: results_of(repeats.noisy())),
@@ -380,7 +383,7 @@ class _Check:
         Where it does not, an error of a few roundings is no matter of the data.
         """
         is_float = truth.is_floating_point() or truth.is_complex()
-        size = _norm(truth) * self._sides.unit * _ILL_CONDITIONED if is_float else 0.0
+        size = norm(truth) * self._sides.unit * _ILL_CONDITIONED if is_float else 0.0
         near: list[torch.Tensor] | None = [] if is_float else None
         for run in runs:
             if run is None or run.shape != truth.shape:
@@ -389,7 +392,7 @@ class _Check:
                 yield run
                 continue
             near.append(run)
-            if _norm(run - truth) > size:
+            if norm(run - truth) > size:
                 yield from near
                 near = None
 
@@ -435,7 +438,7 @@ class _Check:
         if candidate.leaves and first.requires_grad:
             others = [None] * (len(candidate.outputs) - 1)
             run_backward(candidate, [torch.ones_like(first), *others], self._device)
-            gradient = _on_cpu(candidate.gradients[min(candidate.gradients)])
+            gradient = on_cpu(candidate.gradients[min(candidate.gradients)])
             judgement = judge_dropout_gradient(given, result, gradient)
             outputs.append(CheckedOutput("backward.output.0", gradient, None, judgement))
         return outputs
@@ -488,46 +491,5 @@ class _Check:
         return "; ".join(lines)
 
 
-def _output_picker(index: int) -> Pick:
-    return lambda side: side.outputs[index] if index < len(side.outputs) else None
-
-
-def _written_picker(index: int) -> Pick:
-    return lambda side: side.written.get(index)
-
-
-def _gradient_picker(index: int) -> Pick:
-    return lambda side: side.gradients.get(index)
-
-
-def _of(side: Side | None, pick: Pick) -> torch.Tensor | None:
-    found = None if side is None else pick(side)
-    return None if found is None else _plain(found)
-
-
-def _norm(tensor: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, dtype=_wide(tensor)).nan_to_num_())
-
-
-def _wide(tensor: torch.Tensor) -> torch.dtype:
-    return torch.complex128 if tensor.is_complex() else torch.float64
-
-
 def _skip(reason: str) -> Judgement:
     return Judgement("SKIP", reason)
-
-
-def _on_cpu(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else fetch(tensor.detach())
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a tensor as it is compared: on the host, its numbers where they seem to be."""
-    if tensor.layout in _SPARSE:
-        tensor = tensor.detach().to_dense()
-    if tensor.layout is not torch.strided:
-        return None
-    if tensor._is_zerotensor():
-        # It has no memory that could be looked at.
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
-    return fetch(tensor.detach()).resolve_conj().resolve_neg()

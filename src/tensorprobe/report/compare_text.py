@@ -167,7 +167,10 @@ def show_progress(*, with_log: bool) -> Iterator[Callable[[str, int, int], None]
 
         def tell(unit: str, done: int, total: int) -> None:
             rate = done / max(time.monotonic() - started, 1e-9)
-            text = f"{rate / 1e9:.2f} GB/s" if unit == "bytes" else f"{rate:,.0f} calls/s"
+            if unit == "bytes":
+                text = f"{rate / 1e9:.2f} GB/s" if rate >= 1e8 else f"{rate / 1e6:.1f} MB/s"
+            else:
+                text = f"{rate:,.0f} calls/s"
             bar.update(task, completed=done, total=max(total, done, 1), description=text)
 
         yield tell

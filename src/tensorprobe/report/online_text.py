@@ -104,7 +104,7 @@ def summary_lines(report: SummaryLines, folder: str) -> list[str]:
     if report.first_failure is not None:
         lines.append(f"first in the order of the run: {describe_failure(report.first_failure)}")
     elif report.checked:
-        lines.append("no operator computes anything else than the CPU")
+        lines.append("nothing that was checked computes anything else than the CPU")
     else:
         lines.append("nothing was checked, so nothing is known")
     lines += [f"note: {note}" for note in report.notes]
