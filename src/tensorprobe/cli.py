@@ -325,6 +325,7 @@ def _add_compare(
         help="show call stacks also if compare.json names their file",
     )
     add("--format", metavar="xlsx,csv,json", default="xlsx", help="what to write (xlsx)")
+    add("--log", action="store_true", help="print a line for every call")
     add("--jobs", metavar="N", type=int, help="threads (one per core)")
     compare.set_defaults(run=_compare)
 
@@ -472,6 +473,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         stack=False if arguments.no_stack else True if arguments.stack else None,
         formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
         jobs=jobs or 0,
+        log=arguments.log,
         ask_who=judge,
     )
 
