@@ -196,7 +196,8 @@ def _finish(debugger: PrecisionDebugger, config: Config, process: int) -> None:
     debugger.close()
     count = debugger.captured_steps
     if os.environ.get("RANK", "0") == str(config.rank[0] if config.rank else 0):
-        text = "nothing was captured"
+        is_off = debugger.current_config.dump_enable is False
+        text = "nothing was captured" + ("; dump_enable is false" if is_off else "")
         if count:
             steps = "1 step" if count == 1 else f"{count} steps"
             # As it was written: whoever reads this is where the command was given.
