@@ -17,9 +17,14 @@ from typing import NoReturn
 from tensorprobe.clean_text import one_line
 from tensorprobe.cli import main as tensorprobe
 from tensorprobe.ending import ended
+from tensorprobe.errors import ConfigError
 from tensorprobe_compat import compare_words, other_words, precheck_words
+from tensorprobe_compat.parse_shell import run_shell
 
 __all__ = ["main", "translate"]
+
+# What stands for the prompt among the words of tensorprobe, which has no such command.
+_SHELL = ["parse"]
 
 Translate = Callable[[argparse.Namespace, list[str]], list[str]]
 
@@ -50,13 +55,25 @@ Everything is done by tensorprobe, whose own commands can do more: see tensorpro
 """
 
 
+_PARSE_EXAMPLES = """\
+examples, at the prompt:
+  pt -n ./Functional_conv2d_0_forward_output.npy    one tensor
+  cn -m ./mine.npy -g ./golden.npy                  how far one is from another
+  pk -f ./api_stack_dump.pkl -n Functional_conv2d_0 the calls whose names begin so
+  vc -m ./npu_dump/step0 -g ./gpu_dump/step0        two dumps
+  quit
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of msprobe by tensorprobe and return the exit code."""
     words: list[str] = []
     # Its own arguments first: what is wrong with them is told as what is wrong with ours.
     own = sys.argv[1:] if argv is None else list(argv)
     code = ended(lambda _: translate(own, words))
-    return code if code or not words else tensorprobe(words)
+    if code or not words:
+        return code
+    return run_shell() if words == _SHELL else tensorprobe(words)
 
 
 def translate(argv: list[str], words: list[str]) -> int:
@@ -92,6 +109,15 @@ def translate(argv: list[str], words: list[str]) -> int:
     for notice in notices:
         _tell(notice)
     return 0
+
+
+def _parse(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
+    if arguments.dump_path is not None:
+        raise ConfigError(
+            "msprobe parse: -d converts files of kernels, which is not here; tensors in .npy and "
+            ".pt files are shown by `tensorprobe show FILE`"
+        )
+    return _SHELL
 
 
 def _refuse(reason: str) -> int:
@@ -159,6 +185,10 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
         other_words.add_step_flags(
             add(name, "find the first overflow over all ranks", other_words.STEP_EXAMPLES)
         )
+    parse = add("parse", "a prompt to look into files", _PARSE_EXAMPLES)
+    for flags in (("-d", "--dump_path"), ("-t", "--type"), ("-o", "--output_path")):
+        parse.add_argument(*flags, help=argparse.SUPPRESS)
+    parse.set_defaults(translate=_parse)
     for name in _ELSEWHERE:
         commands.add_parser(name, add_help=False)
     return parser, list(commands.choices)
