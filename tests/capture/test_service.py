@@ -81,6 +81,8 @@ def test_a_reset_between_stages_counts_from_0_again(tmp_path: Path) -> None:
     prefix = debugger.config.dump_path
     for stage in ("generate", "update"):
         debugger.service.config.dump_path = os.path.join(prefix, stage)
+        # Below it the next stage has its folder, too.
+        assert debugger.config.dump_path == prefix
         debugger.start(model=model)
         train_step(model)
         debugger.stop()
@@ -150,12 +152,14 @@ def test_the_configuration_is_read_and_checked_field_by_field(tmp_path: Path) ->
         assert config.dump_path == str(tmp_path) and config.level == "mix"
         assert max(config.step) == 5 and config.rank == [] and config.task == "statistics"
         assert "level" in dir(config) and not hasattr(config, "nonsense")
-    with pytest.raises(ConfigError, match=r"^dump_path is 3, wanted a path$"):
-        debugger.service.config.dump_path = 3
+    for config in (debugger.config, debugger.service.config):
+        with pytest.raises(ConfigError, match=r"^dump_path is 3, wanted a path$"):
+            config.dump_path = 3
     with pytest.raises(ConfigError, match="dump_pth is no field that can be changed; did you mean"):
         debugger.service.config.dump_pth = "x"
     assert debugger.config.dump_path == str(tmp_path)
     debugger.config.level = "L0"
+    assert debugger.service.config.level == debugger.config.level == "L0"
     debugger.config.list = ["Linear"]
     model = small_model()
     debugger.start(model)

@@ -134,7 +134,6 @@ def test_what_is_not_here_is_one_line(
         (["multi_run_ut", "-api_info", "x", "-n", "65"], "'65' is not a number from 1 to 64"),
         (["run_ut", "-api_info", "x", "-d", "-1"], "'-1' is not the number of a device, from 0 on"),
         (["run_ut", "-api_info", "x", "-d", "x"], "'x' is not the number of a device"),
-        (["-f", "pytorch"], "the following arguments are required: COMMAND"),
     ],
 )
 def test_arguments_that_are_missing_or_wrong_are_named(
@@ -144,6 +143,22 @@ def test_arguments_that_are_missing_or_wrong_are_named(
         main(words)
     assert end.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["-f", "pytorch"]])
+def test_without_a_command_there_is_help(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    assert "examples:\n  msprobe -f pytorch compare -i" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["-V"])
+    assert end.value.code == 0
+    version = f"msprobe of tensorprobe-compat {tensorprobe_compat.__version__}\n"
+    assert capsys.readouterr().out == version
 
 
 MERGE = ["merge", "--output=./output_dir", "--config=./config.yaml", "--", "./input_dir"]

@@ -135,3 +135,22 @@ def test_what_cannot_be_made_is_not_the_first(tmp_path: Path) -> None:
         "assert PrecisionDebugger(level='L0').config.level == 'L0'\n",
         tmp_path,
     )
+
+
+def test_a_dataloader_ends_the_run_in_the_words_of_the_manual(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"enable_dataloader": true, "step": [0, 1]}')
+    run_script(
+        "import torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "from msprobe.pytorch import PrecisionDebugger\n"
+        "debugger = PrecisionDebugger('config.json', dump_path='dump')\n"
+        "try:\n"
+        "    for batch in DataLoader(torch.ones(8, 2)):\n"
+        "        torch.relu(batch)\n"
+        "except Exception as err:\n"
+        "    assert str(err) == 'msprobe: exit after iteration 1', err\n"
+        "else:\n"
+        "    raise SystemExit('it did not end')\n",
+        tmp_path,
+    )
+    assert "Torch.relu.0.forward" in names_in(tmp_path / "dump", 1)

@@ -18,7 +18,7 @@ from tensorprobe.clean_text import one_line
 from tensorprobe.cli import main as tensorprobe
 from tensorprobe.ending import ended
 from tensorprobe.errors import ConfigError
-from tensorprobe_compat import compare_words, other_words, precheck_words
+from tensorprobe_compat import __version__, compare_words, other_words, precheck_words
 from tensorprobe_compat.parse_shell import run_shell
 
 __all__ = ["main", "translate"]
@@ -95,6 +95,9 @@ def translate(argv: list[str], words: list[str]) -> int:
         near = difflib.get_close_matches(stranger, commands, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         return _refuse(f"there is no command {stranger!r}; {hint}msprobe --help lists them")
+    if argv in ([], ["-f", "pytorch"], ["--framework", "pytorch"]):
+        parser.print_help()
+        return 0
     # What follows a command that is not here need not be understood.
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.framework != "pytorch":
@@ -157,6 +160,8 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     parser.add_argument(
         "-f", "--framework", choices=("pytorch", "mindspore"), default="pytorch", help="pytorch"
     )
+    version = f"msprobe of tensorprobe-compat {__version__}"
+    parser.add_argument("-V", "--version", action="version", version=version)
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )

@@ -25,6 +25,8 @@ class PrecisionDebugger(Debugger):
     A support_wrap_ops.yaml that was edited in this package counts, unless one is named.
     """
 
+    tool_name = "msprobe"
+
     def __new__(cls, *args: Any, **kwargs: Any) -> PrecisionDebugger:
         """Return the debugger that is in use, or a new one."""
         known = current_debugger()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -83,6 +83,7 @@ class PrecisionDebugger:
         captured_steps: how many steps have been written so far.
         is_closed: whether the debugger has ended, at the end of the process or before a newer one.
         started_step: the step of the last `start`.
+        config: the configuration that it was given, field by field.
         service: what programs for msprobe reach behind a debugger; `service.config.dump_path` may
             be set between `stop` and `start`.
 
@@ -94,6 +95,10 @@ class PrecisionDebugger:
     is_closed: bool
     started_step: int
     service: Service
+    config: Settings
+    given_config: Config
+    # What raises at the end of a run that follows a DataLoader.
+    tool_name: ClassVar[str] = "tensorprobe"
     # Of a debugger that was made of a whole configuration there is none.
     _file: ConfigFile | None = None
 
@@ -125,7 +130,7 @@ class PrecisionDebugger:
         return debugger
 
     def _set_up(self, config: Config, model: Any) -> None:
-        self._config = _usable(config)
+        self._config = self.given_config = _usable(config)
         self._models = named_models(model)
         for notice in config.notices:
             _LOG.warning("%s", notice)
@@ -141,6 +146,7 @@ class PrecisionDebugger:
         self._rank_id: int | None = None
         self._tokens: TokenRange | None = None
         self.service = Service(self)
+        self.config = Settings(self, is_given=True)
         self._overflows = OverflowCount.of(config)
         # Its buffers serve one step after the other.
         self._transport: TensorTransport | None = None
@@ -270,6 +276,15 @@ class PrecisionDebugger:
         """
         self._go_on_with(change_config(self._config, **fields))
 
+    def change_given(self, **fields: Any) -> None:
+        """Change fields of the configuration that the debugger was given, too.
+
+        Raises:
+            ConfigError: there is no such field, or a value is not allowed.
+        """
+        self.given_config = _usable(change_config(self.given_config, **fields))
+        self.change(**fields)
+
     @OnClassToo
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         """Save one value, nested or not, under a name, in debug.json.
@@ -364,11 +379,6 @@ class PrecisionDebugger:
     def current_config(self) -> Config:
         """What is captured, and where to."""
         return self._config
-
-    @property
-    def config(self) -> Settings:
-        """The configuration, field by field; `service.config` is the same."""
-        return self.service.config
 
     @property
     def is_open_elsewhere(self) -> bool:
@@ -596,6 +606,7 @@ class PrecisionDebugger:
             if config.dump_enable is None:
                 config = replace(config, dump_enable=self._config.dump_enable)
             self._go_on_with(config)
+            self.given_config = self._config
         except ConfigError as err:
             self._tell(f"{err}; nothing is captured until the file can be used again")
             self._go_on_with(replace(self._config, dump_enable=False))
@@ -636,7 +647,7 @@ class PrecisionDebugger:
         last = self._config.step[-1] if self._config.step else None
         if last is not None and self._step > last:
             self.close()
-            raise Exception(f"tensorprobe: exit after iteration {last}")
+            raise Exception(f"{self.tool_name}: exit after iteration {last}")
 
     def abandon_in_fork(self) -> None:
         """Forget, in a forked child, what its parent captures; only its own `start` counts."""

@@ -2,7 +2,7 @@
 
 debugger.service.config.dump_path = …   what comes after the next `start` goes there (verl)
 debugger.service.reset_status()         calls are counted from 0 again
-debugger.config.dump_path               where the dump goes
+debugger.config.dump_path               where the dump goes unless the service says otherwise
 """
 
 from __future__ import annotations
@@ -25,22 +25,32 @@ class Settings:
     """The configuration of a debugger, field by field.
 
     What is set is checked as in a file, and holds from the next `start` on.
+
+    Args:
+        debugger: whose it is.
+        is_given: whether it is the one that the debugger was given, which stays as it is when
+            the service gets another; programs put the folders of their stages below its path.
     """
 
-    def __init__(self, debugger: PrecisionDebugger) -> None:
+    def __init__(self, debugger: PrecisionDebugger, *, is_given: bool = False) -> None:
         object.__setattr__(self, "_debugger", debugger)
+        object.__setattr__(self, "_is_given", is_given)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _FIELDS:
             raise AttributeError(f"the configuration has no field {name!r}")
-        value = getattr(self._debugger.current_config, name)
+        debugger = self._debugger
+        value = getattr(debugger.given_config if self._is_given else debugger.current_config, name)
         # As they stand in a file: programs put more behind a path, and look for numbers in a list.
         if isinstance(value, Path):
             return str(value)
         return list(value) if isinstance(value, tuple) else value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._debugger.change(**{name: value})
+        if self._is_given:
+            self._debugger.change_given(**{name: value})
+        else:
+            self._debugger.change(**{name: value})
 
     def __dir__(self) -> list[str]:
         return sorted(_FIELDS)
