@@ -118,14 +118,18 @@ class PrecisionDebugger:
         self._set_up(self._file.config, model)
 
     @classmethod
-    def from_config(cls, config: Config, model: Any = None) -> PrecisionDebugger:
+    def from_config(
+        cls, config: Config, model: Any = None, *, file: ConfigFile | None = None
+    ) -> PrecisionDebugger:
         """Make a debugger of a whole configuration, as `load_config` returns it.
 
         Args:
             config: what to capture; every field of it counts.
             model: as for the constructor.
+            file: where it was read, if that is to be read again when it changes.
         """
         debugger = cls.__new__(cls)
+        debugger._file = file
         debugger._set_up(config, model)
         return debugger
 

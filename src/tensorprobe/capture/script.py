@@ -25,13 +25,14 @@ from importlib.machinery import SourceFileLoader
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from tensorprobe.capture.config_file import ConfigFile
 from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
 from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.capture.mode_places import is_in_backward_pass
 from tensorprobe.capture.notices import Notices
-from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
+from tensorprobe.config import DEFAULT_DUMP_PATH, Config
 from tensorprobe.ctrl_c import give_back
 from tensorprobe.errors import ConfigError
 from tensorprobe.standard_streams import complain, reserve_descriptors
@@ -60,18 +61,20 @@ def main() -> NoReturn:
     reserve_descriptors()
     try:
         options = json.loads(os.environ.pop(OPTIONS_VARIABLE, "{}"))
-        run_script(sys.argv[1:], load_config(**options))
+        file = ConfigFile(options.pop("path", None), options)
+        run_script(sys.argv[1:], file.config, file)
     except ConfigError as err:
         complain(str(err))
         sys.exit(2)
 
 
-def run_script(words: Sequence[str], config: Config) -> NoReturn:
+def run_script(words: Sequence[str], config: Config, file: ConfigFile | None = None) -> NoReturn:
     """Run a script in this process as Python does, and capture it.
 
     Args:
         words: the script's path, or `-m` and a module's name, and the script's own arguments.
         config: what to capture.
+        file: where that was read, if it is to be read again when it changes.
 
     Raises:
         ConfigError: there is no script, or the configuration cannot be used.
@@ -79,7 +82,7 @@ def run_script(words: Sequence[str], config: Config) -> NoReturn:
     """
     run = _prepare(list(words))
     with contextlib.ExitStack() as undo:
-        debugger = PrecisionDebugger.from_config(config)
+        debugger = PrecisionDebugger.from_config(config, file=file)
         undo.callback(_finish, debugger, config, this_process())
         if not config.enable_dataloader:
             for handle in _follow_optimizer(debugger):
