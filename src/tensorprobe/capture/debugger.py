@@ -147,6 +147,8 @@ class PrecisionDebugger:
         # What it was made for; a change of that is one of the next dump.
         self._session_config = self._config
         self._counters: dict[str, itertools.count[int]] = {}
+        # The folder and the step of the last dump that was begun.
+        self._last_place: tuple[Path | None, int] | None = None
         self._rank_id: int | None = None
         self._tokens: TokenRange | None = None
         self.service = Service(self)
@@ -533,6 +535,10 @@ class PrecisionDebugger:
             is_first = self._transport is None or not (self.captured_steps or self._overflows)
             is_first |= self._session_config.dump_path != config.dump_path
             self._session_config = config
+            if self._last_place == (place := (config.dump_path, self._step)):
+                # What this one replaces must not be published after it.
+                self._finisher.wait()
+            self._last_place = place
             self._transport = self._transport or TensorTransport(self._config.memory_budget << 20)
             self._session = Session(
                 self._config,
