@@ -52,9 +52,11 @@ examples:
   tensorprobe show dump/ --rank 1 Functional.linear.0.forward
   tensorprobe show forward_info_2861.json
   tensorprobe show dump/ --json > calls.jsonl
+  tensorprobe show npu/linear.pt --against gpu/linear.pt
 
 DUMP is a dump.json, debug.json, forward_info_*.json or ptdbg .pkl, a rank folder, a step folder or
-a whole dump path, of tensorprobe, msprobe, api_accuracy_checker or ptdbg_ascend.
+a whole dump path, of tensorprobe, msprobe, api_accuracy_checker or ptdbg_ascend; or one .npy or .pt
+file with a tensor.
 
 With --json every line is one object; "kind" is part, call or gap; numbers that are not finite are
 the texts "NaN", "Infinity" and "-Infinity".
@@ -243,6 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--step", type=int, metavar="N", help="only this step")
     show.add_argument("--rank", type=int, metavar="N", help="only this rank")
     show.add_argument("--json", action="store_true", help="one JSON object per line")
+    show.add_argument("--against", metavar="FILE", help="of a tensor file: how far it is from this")
     show.set_defaults(run=_show)
 
     _add_compare(commands, common, formatter)
@@ -378,6 +381,7 @@ def _add_compare(
         help="show call stacks also if compare.json names their file",
     )
     add("--format", metavar="xlsx,csv,json", default="xlsx", help="what to write (xlsx)")
+    add("--log", action="store_true", help="print a line for every call")
     add("--jobs", metavar="N", type=int, help="threads (one per core)")
     compare.set_defaults(run=_compare)
 
@@ -496,6 +500,7 @@ def _show(arguments: argparse.Namespace) -> int:
         step=arguments.step,
         rank=arguments.rank,
         as_json=arguments.json,
+        against=arguments.against,
     )
 
 
@@ -542,6 +547,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         stack=False if arguments.no_stack else True if arguments.stack else None,
         formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
         jobs=jobs or 0,
+        log=arguments.log,
         ask_who=judge,
     )
 

@@ -18,14 +18,23 @@ import re
 import reprlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from tensorprobe.errors import ConfigError
 from tensorprobe.textfile import find_near, read_json, read_yaml, show_path
 
-__all__ = ["DEFAULT_DUMP_PATH", "Config", "DataMode", "FileFormat", "Level", "Task", "load_config"]
+__all__ = [
+    "DEFAULT_DUMP_PATH",
+    "Config",
+    "DataMode",
+    "FileFormat",
+    "Level",
+    "Task",
+    "change_config",
+    "load_config",
+]
 
 DEFAULT_DUMP_PATH = Path("dump_path")
 """Where a dump goes if nobody says it."""
@@ -59,6 +68,8 @@ class Config:
     rank: tuple[int, ...] = ()
     step: tuple[int, ...] = ()
     enable_dataloader: bool = False
+    dump_enable: bool | None = None
+    api_list: Path | None = None
     add_apis: tuple[str, ...] = ()
     skip_apis: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
@@ -122,6 +133,8 @@ def load_config(
     rank: Numbers | None = None,
     step: Numbers | None = None,
     enable_dataloader: bool | None = None,
+    dump_enable: bool | None = None,
+    api_list: str | os.PathLike[str] | None = None,
     add_apis: Names | None = None,
     skip_apis: Names | None = None,
     scope: Names | None = None,
@@ -155,6 +168,8 @@ def load_config(
         rank: the ranks to capture, as numbers and ranges such as "4-6"; empty for every one.
         step: the steps to capture, likewise.
         enable_dataloader: start and stop at the iterations of a DataLoader.
+        dump_enable: False captures nothing; a file with this field is read again when it changes.
+        api_list: a YAML file with the functions to capture, a support_wrap_ops.yaml.
         add_apis: functions to capture beside the known ones, such as "torch_npu.npu_rms_norm".
         skip_apis: functions not to capture.
         scope: the first and the last call of the range to capture.
@@ -178,6 +193,27 @@ def load_config(
     """
     arguments = dict(locals())
     return _build_config(arguments.pop("path"), arguments)
+
+
+def change_config(config: Config, **fields: object) -> Config:
+    """Return a configuration with other values in some fields, each checked as in a file.
+
+    >>> change_config(Config(), dump_path="other", step=[3, "5-6"]).step
+    (3, 5, 6)
+
+    Raises:
+        ConfigError: there is no such field, or a value is not allowed.
+    """
+    notices: list[str] = []
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
+        parse = {**_GENERAL, **_CAPTURE, **_PRECHECK}.get(name)
+        if parse is None:
+            near = find_near(name, {*_GENERAL, *_CAPTURE, *_PRECHECK}, cutoff=0.6)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ConfigError(f"{name} is no field that can be changed{hint}")
+        values[name] = parse(value, _Spot(name, notices))
+    return replace(config, **values, notices=tuple(notices))
 
 
 def _build_config(path: str | os.PathLike[str] | None, arguments: Mapping[str, object]) -> Config:
@@ -469,6 +505,8 @@ _GENERAL: _Parsers = {
     "rank": _parse_numbers,
     "step": _parse_numbers,
     "enable_dataloader": _parse_flag,
+    "dump_enable": _parse_flag,
+    "api_list": _parse_path,
     "add_apis": _parse_apis,
     "skip_apis": _parse_apis,
 }
@@ -517,7 +555,6 @@ _IGNORED: dict[str, tuple[tuple[object, ...], str]] = {
     "is_deterministic": ((False,), _SEED),
     "precision": (("high", "low"), "statistics are computed in float32 or better"),
     "acl_config": ((), "kernels are captured without a file for the driver"),
-    "dump_enable": ((True,), "start() and stop() switch the capture on and off"),
     "extra_info": ((True,), "stack.json and construct.json are always written"),
     "risk_level": (("ALL",), "every API is captured; name those to leave out in skip_apis"),
     "check_mode": (("all",), "overflows are found in the values, whatever unit computed them"),

@@ -18,6 +18,7 @@ from tensorprobe._version import __version__
 from tensorprobe.compiled import load_compiled
 from tensorprobe.crc32 import MODULE as CRC32_MODULE
 from tensorprobe.metrics.kernel import compiled
+from tensorprobe.older_tools import owner_of_msprobe
 from tensorprobe.report.rows import Finding
 
 __all__ = ["examine"]
@@ -58,6 +59,7 @@ def examine() -> list[Finding]:
         _examine_package("rich", "show and doctor need it"),
         _examine_package("triton", "GPU statistics use torch operations"),
         _examine_package("ray", "work stays on this machine; install tensorprobe[ray]"),
+        _examine_older_names(),
         _examine_program(("chromium", "chromium-browser", "google-chrome"), "pages are not tested"),
     ]
 
@@ -103,6 +105,11 @@ def _examine_package(module: str, without: str, *, distribution: str | None = No
         return Finding(module, importlib.metadata.version(distribution or module))
     except importlib.metadata.PackageNotFoundError:
         return Finding(module, "present, version unknown")
+
+
+def _examine_older_names() -> Finding:
+    text, is_good = owner_of_msprobe()
+    return Finding("msprobe", text, is_good=is_good)
 
 
 def _examine_program(names: tuple[str, ...], without: str) -> Finding:

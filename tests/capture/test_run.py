@@ -449,3 +449,29 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+SWITCHED = """\
+import json, sys, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    if sys.argv[1:]:
+        is_on = step == 0
+        with open("config.json", "w") as file:
+            json.dump({"dump_enable": is_on, "dump_path": "dump"}, file)
+    optimizer.step()
+"""
+
+
+def test_a_file_with_dump_enable_switches_a_run_on_and_off(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SWITCHED)
+    (tmp_path / "config.json").write_text('{"dump_enable": false, "dump_path": "dump"}')
+    answer = run(tmp_path, "--config", "config.json", "train.py")
+    assert answer.returncode == 0 and steps(tmp_path / "dump") == []
+    told, last = answer.stderr.splitlines()
+    assert told.endswith("config.json: dump_enable is false: nothing is captured until it is true")
+    assert last == "tensorprobe: nothing was captured; dump_enable is false"
+    answer = run(tmp_path, "--config", "config.json", "train.py", "switch")
+    assert answer.returncode == 0 and steps(tmp_path / "dump") == ["step1"]

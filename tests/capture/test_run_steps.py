@@ -13,12 +13,12 @@ from debugged import steps
 from torch import Tensor
 
 from tensorprobe import PrecisionDebugger, open_dump
-from tensorprobe.capture.script import _follow_optimizer
+from tensorprobe.capture.script import follow_optimizer
 
 
 def follow(folder: Path) -> Any:
     debugger = PrecisionDebugger(dump_path=folder)
-    handles = _follow_optimizer(debugger)
+    handles = follow_optimizer(debugger)
     debugger.__enter__()
     return debugger, handles
 

@@ -20,6 +20,10 @@ from tensorprobe import TensorprobeError
 
 MLP = DATA / "peer_dumps/msprobe-8.2.1/mlp/L1_statistics"
 DIST = DATA / "peer_dumps/msprobe-8.2.1/dist/L1_md5/npu/step0"
+DEPRECATED = (
+    "msprobe: compare() is deprecated since 2025-09-30 and goes on working here; the command is "
+    "`msprobe -f pytorch compare -i compare.json -o ./output`"
+)
 PTDBG = DATA / "peer_dumps/ptdbg_ascend/2024-03/all"
 
 
@@ -136,8 +140,27 @@ def test_a_script_ends_with_one_line_and_no_traceback(
     program = f"from msprobe.pytorch import compare\ncompare({input_param!r}, 'o')\n"
     answer = run_python(program, tmp_path)
     assert answer.returncode == 2 and answer.stdout == ""
-    assert answer.stderr.startswith("tensorprobe: ") and answer.stderr.count("\n") == 1
-    assert complaint in answer.stderr
+    deprecation, error = answer.stderr.splitlines()
+    assert deprecation == DEPRECATED
+    assert error.startswith("tensorprobe: ") and complaint in error
+
+
+def test_the_two_functions_say_once_that_they_are_deprecated(tmp_path: Path) -> None:
+    folders = [str(MLP / side / "step0") for side in ("npu", "bench")]
+    program = (
+        "from msprobe.pytorch import *\n"
+        "for folder in 'ab':\n"
+        f"    compare_distributed(*{folders!r}, folder, is_print_compare_log=False)\n"
+        f"compare({{'npu_json_path': {dump_json('npu')!r}, 'bench_json_path': "
+        f"{dump_json('bench')!r}, 'is_print_compare_log': False}}, 'c', diff_analyze=True)\n"
+        "from ptdbg_ascend import compare as older\n"
+        "print(torch.__name__)\n"
+    )
+    answer = run_python(program, tmp_path)
+    distributed = DEPRECATED.replace("compare()", "compare_distributed()")
+    assert answer.returncode == 0 and answer.stderr.splitlines() == [distributed, DEPRECATED]
+    assert answer.stdout.endswith("\ntorch\n")
+    assert names_in(tmp_path / "c") == ["compare_result_rank_TIME.json", "diff_analyze_TIME.json"]
 
 
 def test_who_is_at_fault_comes_first_as_in_the_command(
@@ -196,14 +219,15 @@ def test_ptdbg_ascend_compares_its_own_files(tmp_path: Path) -> None:
 def test_the_other_names_are_those_of_tensorprobe() -> None:
     import tensorprobe
 
-    for name in ("PrecisionDebugger", "module_dump", "module_dump_end", "save", "seed_all"):
+    for name in ("module_dump", "module_dump_end", "save", "seed_all"):
         assert getattr(msprobe.pytorch, name) is getattr(tensorprobe, name)
     from msprobe.pytorch.common import seed_all
     from msprobe.pytorch.debugger.precision_debugger import PrecisionDebugger
     from ptdbg_ascend.common.utils import seed_all as older_seed_all
 
     assert seed_all is older_seed_all is ptdbg_ascend.seed_all is tensorprobe.seed_all
-    assert PrecisionDebugger is tensorprobe.PrecisionDebugger
+    assert PrecisionDebugger is msprobe.pytorch.PrecisionDebugger
+    assert issubclass(PrecisionDebugger, tensorprobe.PrecisionDebugger)
     for module in (msprobe.pytorch, ptdbg_ascend):
         with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
             _ = module.nonsense
@@ -217,7 +241,8 @@ def test_the_whole_names_work_and_need_no_torch(fields: dict[str, Any], tmp_path
         "from ptdbg_ascend.compare.acc_compare import compare as older\n"
         "from ptdbg_ascend.compare.distributed_compare import compare_distributed as older_too\n"
         "from msprobe.pytorch import compare as short\n"
-        "assert compare is older is short and compare_distributed is older_too\n"
+        "assert compare is short and compare.__wrapped__ is older\n"
+        "assert compare_distributed.__wrapped__ is older_too\n"
         f"compare({fields!r}, {str(tmp_path)!r})\n"
         "assert 'torch' not in sys.modules\n"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,19 @@ def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), RunRecord(tmp_path, STAMP, TOLD, ["auto"]):
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_need_not_be_told_the_compilers_switch_again(tmp_path: Path) -> None:
+    RunRecord(tmp_path, STAMP, replace(TOLD, jit_compile=True), ["cpu"])
+    result = tmp_path / f"accuracy_checking_result_{STAMP}.csv"
+    assert RunRecord(tmp_path, STAMP, TOLD, ["cpu"], result).jit_compile is True
+    with pytest.raises(DumpError, match=r"begun with --jit-compile, and .* with --no-jit-compile;"):
+        RunRecord(tmp_path, STAMP, replace(TOLD, jit_compile=False), ["cpu"], result)
+
+
+def test_a_switch_that_was_left_alone_is_told_from_one_that_is_off(tmp_path: Path) -> None:
+    RunRecord(tmp_path, STAMP, TOLD, ["cpu"])
+    result = tmp_path / f"accuracy_checking_result_{STAMP}.csv"
+    left = "begun without --jit-compile and --no-jit-compile, and this run is with --jit-compile"
+    with pytest.raises(DumpError, match=left):
+        RunRecord(tmp_path, STAMP, replace(TOLD, jit_compile=True), ["cpu"], result)

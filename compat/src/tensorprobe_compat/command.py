@@ -1,59 +1,67 @@
 """The command `msprobe`: its arguments in, one command of tensorprobe out.
 
+    -f pytorch COMMAND …  (8.2.1) ─┐
+    COMMAND …            (26.2.0) ─┴─► parser ─► translate: words of tensorprobe, and notices
+
 Exit codes are those of tensorprobe: see tensorprobe.ending.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import NoReturn
 
 from tensorprobe.clean_text import one_line
 from tensorprobe.cli import main as tensorprobe
-from tensorprobe.ending import Manner, ended
+from tensorprobe.ending import ended
+from tensorprobe.errors import ConfigError
+from tensorprobe_compat import __version__, compare_words, other_words, precheck_words
+from tensorprobe_compat.parse_shell import run_shell
 
-__all__ = ["main"]
+__all__ = ["main", "translate"]
 
-_ERROR_DATA = "./ut_error_data"
+# What stands for the prompt among the words of tensorprobe, which has no such command.
+_SHELL = ["parse"]
+
+Translate = Callable[[argparse.Namespace, list[str]], list[str]]
+
 # What the older command also had: what does its job here.
 _ELSEWHERE = {
     "api_precision_compare": "`tensorprobe precheck` judges each call against the CPU by itself",
     "code_mapping": "`tensorprobe show DUMP CALL` shows where a call was made",
     "config_check": "`tensorprobe doctor` says what a machine has to work with",
+    "data2db": "`tensorprobe show DUMP --json` gives every call of a dump to other programs",
     "graph": "`tensorprobe show DUMP` shows the calls of a run as a tree under their modules",
-    "merge_result": "`tensorprobe compare` writes one table for each rank",
-    "nan_analyze": "`tensorprobe overflow DUMP` names the first call that made a NaN or infinity",
+    "graph_visualize": "`tensorprobe show DUMP` shows the calls of a run as a tree",
+    "install_deps": "`tensorprobe doctor` says what is missing, and pip installs it",
+    "offline_dump": "`tensorprobe run SCRIPT` captures a model that PyTorch runs",
     "op_generate": "`tensorprobe precheck --save-errors DIR` writes a script for each failing call",
-    "parse": "`tensorprobe show DUMP` looks into a dump",
 }
-
 
 _EXAMPLES = """\
 examples:
   msprobe -f pytorch compare -i ./compare.json -o ./output -s
   msprobe -f pytorch compare -i ./compare.json -da
+  msprobe -f pytorch merge_result -i ./input_dir -o ./output_dir -config ./config.yaml
   msprobe -f pytorch run_ut -api_info ./dump_path/step0/rank0/dump.json
   msprobe -f pytorch run_overflow_check -api_info ./dump_path/step0/rank0/dump.json
+  msprobe -f pytorch parse
+  msprobe compare -tp ./npu_dump/step0 -gp ./bench_dump/step0 -o ./output
 
 Everything is done by tensorprobe, whose own commands can do more: see tensorprobe --help.
 """
 
-_COMPARE_EXAMPLES = """\
-examples:
-  msprobe -f pytorch compare -i ./compare.json -o ./output -s
-  msprobe -f pytorch compare -i ./compare.json -hl -c
-  msprobe -f pytorch compare -i ./compare.json -dm data_mapping.yaml
-  msprobe -f pytorch compare -i ./compare.json -da
 
-A compare.json names a dump.json of each run, or a step folder with many ranks:
-  {"npu_path": "./npu_dump/step0", "bench_path": "./bench_dump/step0"}
-"stack_path" names a stack.json, "is_print_compare_log": false prints no line per call; debug.json
-files, of single values, are compared in the same way.
-
-Exit code 0: compared, whether or not values differ. 2: an input cannot be read, or something of it
-is missing.
+_PARSE_EXAMPLES = """\
+examples, at the prompt:
+  pt -n ./Functional_conv2d_0_forward_output.npy    one tensor
+  cn -m ./mine.npy -g ./golden.npy                  how far one is from another
+  pk -f ./api_stack_dump.pkl -n Functional_conv2d_0 the calls whose names begin so
+  vc -m ./npu_dump/step0 -g ./gpu_dump/step0        two dumps
+  quit
 """
 
 
@@ -61,12 +69,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of msprobe by tensorprobe and return the exit code."""
     words: list[str] = []
     # Its own arguments first: what is wrong with them is told as what is wrong with ours.
-    return ended(partial(_translate, argv, words)) or tensorprobe(words)
+    own = sys.argv[1:] if argv is None else list(argv)
+    code = ended(lambda _: translate(own, words))
+    if code or not words:
+        return code
+    return run_shell() if words == _SHELL else tensorprobe(words)
 
 
-def _translate(argv: Sequence[str] | None, words: list[str], _: Manner) -> int:
-    """Translate a command into words of tensorprobe; returns an exit code if it cannot be."""
-    parser = _parser()
+def translate(argv: list[str], words: list[str]) -> int:
+    """Translate a command of msprobe.
+
+    Args:
+        argv: its words.
+        words: gets those of tensorprobe.
+
+    Returns:
+        The exit code if there are none, after a line that says why; else 0.
+
+    Raises:
+        TensorprobeError: its arguments do not belong together, or their file cannot be read.
+        SystemExit: argparse has said what is wrong with them, or was asked for help.
+    """
+    parser, commands = _parser()
+    if (stranger := _unknown_command(argv, commands)) is not None:
+        near = difflib.get_close_matches(stranger, commands, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return _refuse(f"there is no command {stranger!r}; {hint}msprobe --help lists them")
+    if argv in ([], ["-f", "pytorch"], ["--framework", "pytorch"]):
+        parser.print_help()
+        return 0
     # What follows a command that is not here need not be understood.
     arguments, unknown = parser.parse_known_args(argv)
     if arguments.framework != "pytorch":
@@ -75,18 +106,52 @@ def _translate(argv: Sequence[str] | None, words: list[str], _: Manner) -> int:
         return _refuse(f"{arguments.command} is not here; {_ELSEWHERE[arguments.command]}")
     if unknown:
         return _refuse(f"{arguments.command} does not know {' '.join(unknown)}; see --help")
-    translate: Callable[[argparse.Namespace], list[str]] = arguments.translate
-    words += translate(arguments)
+    translate: Translate = arguments.translate
+    notices: list[str] = []
+    words += translate(arguments, notices)
+    for notice in notices:
+        _tell(notice)
     return 0
 
 
+def _parse(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
+    if arguments.dump_path is not None:
+        raise ConfigError(
+            "msprobe parse: -d converts files of kernels, which is not here; tensors in .npy and "
+            ".pt files are shown by `tensorprobe show FILE`"
+        )
+    return _SHELL
+
+
 def _refuse(reason: str) -> int:
-    sys.stderr.write(f"msprobe: {one_line(reason)}\n")
+    _tell(reason)
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _tell(text: str) -> None:
+    sys.stderr.write(f"msprobe: {one_line(text)}\n")
+
+
+def _unknown_command(argv: Sequence[str], commands: Sequence[str]) -> str | None:
+    """Return the word that stands where a command should and is none."""
+    words = iter(argv)
+    for word in words:
+        if word in ("-f", "--framework"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return None if word in commands else word
+    return None
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that shows an argument, which may be the name of a file, and does not obey it."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
+
+
+def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    parser = _Parser(
         prog="msprobe",
         description="The command of msprobe, answered by tensorprobe.",
         epilog=_EXAMPLES,
@@ -95,101 +160,40 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-f", "--framework", choices=("pytorch", "mindspore"), default="pytorch", help="pytorch"
     )
+    version = f"msprobe of tensorprobe-compat {__version__}"
+    parser.add_argument("-V", "--version", action="version", version=version)
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    _add_compare(
-        commands.add_parser(
-            "compare",
-            help="compare the dumps of two runs",
-            epilog=_COMPARE_EXAMPLES,
+
+    def add(name: str, text: str, examples: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=text,
+            epilog=examples,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-    )
-    _add_run_ut(commands.add_parser("run_ut", help="check each recorded call by itself"))
-    several = commands.add_parser("multi_run_ut", help="the same by several processes")
-    _add_run_ut(several)
-    several.add_argument("-n", "--num_splits", type=int, default=8, help="processes (8)")
-    _add_overflow(commands.add_parser("run_overflow_check", help="judge recorded overflows"))
+
+    compare_words.add_flags(add("compare", "compare the dumps of two runs", compare_words.EXAMPLES))
+    merge = add("merge_result", "merge the ranks' results of compare", other_words.MERGE_EXAMPLES)
+    other_words.add_merge_flags(merge)
+    for name, several in (("run_ut", "multi_run_ut"), ("acc_check", "multi_acc_check")):
+        precheck_words.add_flags(
+            add(name, "check each recorded call by itself", precheck_words.EXAMPLES)
+        )
+        with_processes = add(several, "the same by several processes", precheck_words.EXAMPLES)
+        precheck_words.add_flags(with_processes)
+        precheck_words.add_number_of_processes(with_processes)
+    overflow = add("run_overflow_check", "judge recorded overflows", other_words.OVERFLOW_EXAMPLES)
+    other_words.add_overflow_flags(overflow)
+    for name in ("overflow_check", "nan_analyze"):
+        other_words.add_step_flags(
+            add(name, "find the first overflow over all ranks", other_words.STEP_EXAMPLES)
+        )
+    parse = add("parse", "a prompt to look into files", _PARSE_EXAMPLES)
+    for flags in (("-d", "--dump_path"), ("-t", "--type"), ("-o", "--output_path")):
+        parse.add_argument(*flags, help=argparse.SUPPRESS)
+    parse.set_defaults(translate=_parse)
     for name in _ELSEWHERE:
         commands.add_parser(name, add_help=False)
-    return parser
-
-
-def _add_compare(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-i", "--input_path", required=True, help="a compare.json")
-    output = "folder of the results (./output)"
-    add("-o", "--output_path", nargs="?", default="./output", const="./output", help=output)
-    add("-s", "--stack_mode", action="store_true", help="show stacks, if stack_path is given")
-    add("-c", "--compare_only", action="store_true", help="do not say where to look first")
-    add("-f", "--fuzzy_match", action="store_true", help="call numbers may differ")
-    add("-hl", "--highlight", action="store_true", help="mark suspicious rows red and yellow")
-    add("-dm", "--data_mapping", help="a YAML file with names of values and of their partners")
-    add("-da", "--diff_analyze", action="store_true", help="only find the first that differs")
-    parser.set_defaults(translate=_compare)
-
-
-def _compare(arguments: argparse.Namespace) -> list[str]:
-    words = ["compare", f"--output={arguments.output_path}"]
-    if arguments.stack_mode:
-        words.append("--stack")
-    if arguments.compare_only:
-        words.append("--no-advice")
-    if arguments.fuzzy_match:
-        words.append("--fuzzy")
-    if arguments.highlight:
-        words.append("--highlight")
-    if arguments.data_mapping is not None:
-        words.append(f"--mapping={arguments.data_mapping}")
-    if arguments.diff_analyze:
-        # The two JSON files take the place of the table and of the advice.
-        words += ["--first-diff", "--format=", "--no-advice"]
-    return [*words, "--", arguments.input_path]
-
-
-def _add_run_ut(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-api_info", "--api_info_file", required=True, help="a dump.json")
-    add("-o", "--out_path", default=".", help="where the result files go (.)")
-    add("-save_error_data", action="store_true", help=f"keep failing calls in {_ERROR_DATA}")
-    add("-j", "--jit_compile", action="store_true", help="turn the NPU's compiler on")
-    add("-d", "--device", nargs="+", type=int, default=[], help="numbers of the devices")
-    add("-csv_path", "--result_csv_path", help="go on where the run of this result file stopped")
-    add("-f", "--filter_api", action="store_true", help="check calls of one kind once")
-    add("-config", "--config_path", help="a config.json with white_list and black_list")
-    parser.set_defaults(translate=_run_ut, num_splits=1)
-
-
-def _run_ut(arguments: argparse.Namespace) -> list[str]:
-    words = ["precheck", f"--output={arguments.out_path}", f"--jobs={arguments.num_splits}"]
-    error_data = _ERROR_DATA
-    if arguments.config_path is not None:
-        from tensorprobe import load_config
-
-        config = load_config(arguments.config_path, task="run_ut")
-        words += [f"--include={name}" for name in config.white_list]
-        words += [f"--exclude={name}" for name in config.black_list]
-        error_data = str(config.error_data_path or error_data)
-    if arguments.save_error_data:
-        words.append(f"--save-errors={error_data}")
-    words.append("--jit-compile" if arguments.jit_compile else "--no-jit-compile")
-    words += [f"--device={number}" for number in arguments.device]
-    if arguments.result_csv_path is not None:
-        words.append(f"--resume={arguments.result_csv_path}")
-    if arguments.filter_api:
-        words.append("--dedupe")
-    return [*words, "--", arguments.api_info_file]
-
-
-def _add_overflow(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-api_info", "--api_info_file", required=True, help="a dump.json")
-    add("-j", "--jit_compile", help="has no effect: calls are repeated on the CPU")
-    add("-d", "--device", type=int, help="repeat each call on this device as well")
-    parser.set_defaults(translate=_overflow)
-
-
-def _overflow(arguments: argparse.Namespace) -> list[str]:
-    device = [] if arguments.device is None else [f"--device={arguments.device}"]
-    return ["overflow", *device, "--", arguments.api_info_file]
+    return parser, list(commands.choices)

@@ -5,13 +5,18 @@ What cannot be compared ends a script with one line and exit code 2, as it ends 
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec
 
 from tensorprobe.errors import TensorprobeError
 
-__all__ = ["CompareError", "compare", "compare_distributed"]
+__all__ = ["CompareError", "compare", "compare_distributed", "deprecated"]
+
+_P = ParamSpec("_P")
+_told: set[str] = set()
 
 
 class CompareError(TensorprobeError, SystemExit):
@@ -26,6 +31,23 @@ class CompareError(TensorprobeError, SystemExit):
         self.code = 2
 
 
+def deprecated(function: Callable[_P, None]) -> Callable[_P, None]:
+    """Return a function that says, the first time, what msprobe says of it."""
+
+    @functools.wraps(function)
+    def tell_first(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        name = function.__name__
+        if name not in _told:
+            _told.add(name)
+            sys.stderr.write(
+                f"msprobe: {name}() is deprecated since 2025-09-30 and goes on working here; the "
+                "command is `msprobe -f pytorch compare -i compare.json -o ./output`\n"
+            )
+        function(*args, **kwargs)
+
+    return tell_first
+
+
 def compare(
     input_param: Mapping[str, Any],
     output_path: str | os.PathLike[str],
@@ -35,6 +57,7 @@ def compare(
     highlight: bool = False,
     *,
     data_mapping: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    diff_analyze: bool = False,
 ) -> None:
     """Compare the dumps of two runs, write the table, and print what came out.
 
@@ -48,6 +71,7 @@ def compare(
         fuzzy_match: match calls that differ in their call number alone.
         highlight: mark suspicious rows red and yellow.
         data_mapping: a YAML file, or a dict, with names of values and of their partners.
+        diff_analyze: only find the first value that differs, and write it as JSON.
 
     Raises:
         CompareError: a dump cannot be opened, an argument cannot be used, or a result cannot
@@ -58,6 +82,8 @@ def compare(
     from tensorprobe.standard_streams import complain
 
     has_mapping = data_mapping is not None
+    # The two JSON files take the place of the table and of the advice.
+    advises = auto_analyze and not diff_analyze
     try:
         compare_dumps(
             input_param,
@@ -66,12 +92,17 @@ def compare(
             fuzzy=fuzzy_match,
             mapping=data_mapping,
             highlight=highlight,
-            advise=auto_analyze,
-            first_difference=False,
+            advise=advises,
+            first_difference=diff_analyze,
             stack=stack_mode or None,
-            formats=("xlsx",),
+            formats=() if diff_analyze else ("xlsx",),
             jobs=0,
-            ask_who=judge_for(input_param, advise=auto_analyze, has_mapping=has_mapping),
+            ask_who=judge_for(
+                input_param,
+                advise=advises,
+                first_difference=diff_analyze,
+                has_mapping=has_mapping,
+            ),
         )
     except TensorprobeError as err:
         complain(str(err))

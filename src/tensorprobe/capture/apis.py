@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from tensorprobe.capture.api_list import ApiList
 from tensorprobe.capture.operators import MAGIC_NAMES
 
 __all__ = ["Api", "ApiTable", "as_in_dump"]
@@ -68,6 +69,8 @@ _HOMES: dict[str, tuple[str, Any]] = {
     "torch.Tensor.": ("Tensor", torch.Tensor),
     "torch.": ("Torch", torch),
 }
+# The same for packages that need not be here.
+_OTHER_HOMES = {"torch_npu.": "NPU.", "mindspeed.ops.": "MindSpeed."}
 # An operator that has a method of another name.
 _WRITTEN_OTHERWISE = {"Tensor.__itruediv__": "Tensor.__idiv__"}
 
@@ -94,13 +97,21 @@ class ApiTable:
         add: names to count although the rules leave them out, `Tensor.item`.
         skip: names to leave out although the rules count them, `Tensor.__getitem__`, also as Python
             knows them, `torch.nn.functional.gelu`. Of those that torch does not have it warns.
+        listed: what a list of the user's says; what it names counts, as `add` does.
 
     Attributes:
         usual: what gate.py notes of functions whose calls compiled code can record; False: Python.
     """
 
-    def __init__(self, *, add: Iterable[str] = (), skip: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        add: Iterable[str] = (),
+        skip: Iterable[str] = (),
+        listed: ApiList | None = None,
+    ) -> None:
         self._add = frozenset(map(as_in_dump, add))
+        self._listed = listed
         named = {name: as_in_dump(name) for name in skip}
         self._skip = frozenset(named.values())
         for unknown in (name for name, full in named.items() if not _exists(full)):
@@ -147,11 +158,26 @@ class ApiTable:
         if self.is_skipped(api) and not api.may_be_operator:
             return None
         is_left_out = api.api_name in _LEFT_OUT.get(api.api_type, ())
-        return None if is_left_out and api.full_name not in self._add else api
+        return None if is_left_out and not self._is_added(api.full_name) else api
+
+    def _is_added(self, full_name: str) -> bool:
+        return full_name in self._add or (
+            self._listed is not None and self._listed.names(full_name)
+        )
 
     def is_skipped(self, api: Api) -> bool:
         """Whether the user leaves out an API, which may have been written as an operator."""
-        return api.full_name in self._skip
+        return self.leaves_out(api.full_name)
+
+    def leaves_out(self, full_name: str) -> bool:
+        """Whether the user leaves out what has this name, `Distributed.all_reduce`."""
+        if full_name in self._skip:
+            return True
+        return (
+            self._listed is not None
+            and full_name not in self._add
+            and self._listed.leaves_out(full_name)
+        )
 
 
 def as_in_dump(name: str) -> str:
@@ -159,7 +185,13 @@ def as_in_dump(name: str) -> str:
 
     >>> as_in_dump("torch.nn.functional.gelu"), as_in_dump("Torch.conv2d")
     ('Functional.gelu', 'Functional.conv2d')
+    >>> as_in_dump("torch_npu.npu_rms_norm")
+    'NPU.npu_rms_norm'
     """
+    for other, prefix in _OTHER_HOMES.items():
+        if name.startswith(other):
+            # A module stands before the function of the one, and not in its name.
+            return prefix + name.removeprefix(other).rpartition(".")[2]
     for home, (kind, _) in _HOMES.items():
         if name.startswith(home):
             name = f"{kind}.{name.removeprefix(home)}"

@@ -241,7 +241,8 @@ class CollectiveWatcher:
         call = _Call(str(ApiCall("Distributed", name, number, "forward")), args, kwargs)
         try:
             with torch._C.DisableTorchFunction():
-                call.is_wanted = session.wants(call.name, "forward")
+                is_left_out = session.apis.leaves_out(f"Distributed.{name}")
+                call.is_wanted = session.wants(call.name, "forward") and not is_left_out
                 call.parent = session.current_module
                 if call.is_wanted:
                     if session.calls.wants_part("forward", "input"):

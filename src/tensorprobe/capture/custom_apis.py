@@ -24,6 +24,8 @@ from tensorprobe.names import API_TYPES
 __all__ = ["CustomApis"]
 
 _LOG = logging.getLogger("tensorprobe")
+# Packages whose functions have a type of their own in a dump.
+_PREFIXES = ("NPU", "MindSpeed")
 
 Watch = Callable[[Api, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -75,16 +77,35 @@ class CustomApis:
             self._replace(home, name, Api(prefix, name))
 
     def add(self, names: Iterable[str]) -> None:
-        """Register what in `add_apis` is a function's place, such as `my_package.ops.fused`."""
+        """Register what in `add_apis` is a function's place, such as `my_package.ops.fused`.
+
+        Functions of torch_npu are called `NPU.…`, as in the dumps of the older tools.
+        """
         for name in names:
-            if as_in_dump(name).partition(".")[0] in API_TYPES:
+            kind = as_in_dump(name).partition(".")[0]
+            home, _, function = name.rpartition(".")
+            if home == "NPU":
+                home = "torch_npu"
+            elif kind in API_TYPES and kind != "NPU":
                 # Of torch: the table of APIs knows it.
                 continue
-            home, _, function = name.rpartition(".")
+            prefix = kind if kind in _PREFIXES else home.rpartition(".")[2]
             try:
-                self.register(import_module(home), function, home.rpartition(".")[2])
+                self.register(import_module(home), function, prefix)
             except (ImportError, ConfigError) as err:
                 _LOG.warning("add_apis holds %r, which cannot be recorded: %s", name, err)
+
+    def add_listed(self, names: Iterable[str]) -> None:
+        """Register functions that a list names, where they are: it has those of all versions."""
+        for name in names:
+            home, _, function = name.rpartition(".")
+            try:
+                found = getattr(import_module(home), function, None)
+            except ImportError:
+                continue
+            # torch tells of all others of theirs: they are its operators.
+            if inspect.isfunction(found):
+                self.register(import_module(home), function, as_in_dump(name).partition(".")[0])
 
     def restore(self, home: Any, name: str) -> bool:
         """Undo `register`; returns whether there was anything to undo.

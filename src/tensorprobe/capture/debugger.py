@@ -4,12 +4,14 @@
          ▲ start, stop, step, by hand, by a DataLoader's iterations or by an optimizer's steps
 
 What a user does wrong is told in a warning; a wrong configuration is an error at the beginning.
+Past 500 lines, as everything that a user calls changes one and the same state.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -17,11 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from tensorprobe.capture.apis import Api, ApiTable
+from tensorprobe.capture.api_list import ApiList
+from tensorprobe.capture.apis import Api, ApiTable, as_in_dump
+from tensorprobe.capture.config_file import ConfigFile
 from tensorprobe.capture.current import OnClassToo, current_debugger, make_current
 from tensorprobe.capture.custom_apis import CustomApis
 from tensorprobe.capture.dataloader import DataLoaderWatcher
@@ -31,9 +35,11 @@ from tensorprobe.capture.named_models import named_models
 from tensorprobe.capture.notices import Notices
 from tensorprobe.capture.overflows import OverflowCount
 from tensorprobe.capture.process import current_rank
+from tensorprobe.capture.service import Service, Settings
 from tensorprobe.capture.session import Session
+from tensorprobe.capture.token_range import TokenRange
 from tensorprobe.capture.transport import TensorTransport
-from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
+from tensorprobe.config import DEFAULT_DUMP_PATH, Config, change_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
 from tensorprobe.store.runs import Run
@@ -44,6 +50,8 @@ __all__ = ["PrecisionDebugger"]
 
 _LOG = logging.getLogger("tensorprobe")
 _TASKS = ("statistics", "tensor", "overflow_check", "structure")
+# What is set up once, when the debugger is made.
+_LASTING = ("enable_dataloader", "api_list", "add_apis", "skip_apis")
 
 
 class PrecisionDebugger:
@@ -69,10 +77,15 @@ class PrecisionDebugger:
         level: L0 modules, L1 API calls, mix both, debug saved values alone.
         model: the model, or a list of them, to name modules by; `start` takes it too.
         step: the steps to capture; all by default.
+        api_list: a YAML file with the functions to capture, a support_wrap_ops.yaml.
 
     Attributes:
         captured_steps: how many steps have been written so far.
         is_closed: whether the debugger has ended, at the end of the process or before a newer one.
+        started_step: the step of the last `start`.
+        config: the configuration that it was given, field by field.
+        service: what programs for msprobe reach behind a debugger; `service.config.dump_path` may
+            be set between `stop` and `start`.
 
     Raises:
         ConfigError: a value that cannot be used, or a model that is none.
@@ -80,6 +93,14 @@ class PrecisionDebugger:
 
     captured_steps: int
     is_closed: bool
+    started_step: int
+    service: Service
+    config: Settings
+    given_config: Config
+    # What raises at the end of a run that follows a DataLoader.
+    tool_name: ClassVar[str] = "tensorprobe"
+    # Of a debugger that was made of a whole configuration there is none.
+    _file: ConfigFile | None = None
 
     def __init__(
         self,
@@ -89,36 +110,49 @@ class PrecisionDebugger:
         level: str | None = None,
         model: Any = None,
         step: Sequence[int | str] | int | str | None = None,
+        *,
+        api_list: str | os.PathLike[str] | None = None,
     ) -> None:
-        config = load_config(config_path, task=task, dump_path=dump_path, level=level, step=step)
-        self._set_up(config, model)
+        given = {"task": task, "dump_path": dump_path, "level": level, "step": step}
+        self._file = ConfigFile(config_path, {**given, "api_list": api_list})
+        self._set_up(self._file.config, model)
 
     @classmethod
-    def from_config(cls, config: Config, model: Any = None) -> PrecisionDebugger:
+    def from_config(
+        cls, config: Config, model: Any = None, *, file: ConfigFile | None = None
+    ) -> PrecisionDebugger:
         """Make a debugger of a whole configuration, as `load_config` returns it.
 
         Args:
             config: what to capture; every field of it counts.
             model: as for the constructor.
+            file: where it was read, if that is to be read again when it changes.
         """
         debugger = cls.__new__(cls)
+        debugger._file = file
         debugger._set_up(config, model)
         return debugger
 
     def _set_up(self, config: Config, model: Any) -> None:
-        _require(config)
-        # A filter that cannot be used is an error now, not at the first step.
-        CallFilter(config)
+        self._config = self.given_config = _usable(config)
         self._models = named_models(model)
-        # Whole, as the script may go to another folder while it runs.
-        path = os.path.abspath(config.dump_path or DEFAULT_DUMP_PATH)
-        self._config = replace(config, dump_path=Path(path))
         for notice in config.notices:
             _LOG.warning("%s", notice)
-        self._apis = ApiTable(add=config.add_apis, skip=config.skip_apis)
+        path = self.default_api_list() if config.api_list is None else config.api_list
+        listed = None if path is None else ApiList(path, as_in_dump)
+        self._apis = ApiTable(add=config.add_apis, skip=config.skip_apis, listed=listed)
         self._custom = CustomApis(self._apis, self._watch_custom)
-        self._step = 0
+        self._step = self.started_step = 0
         self._session: Session | None = None
+        # What it was made for; a change of that is one of the next dump.
+        self._session_config = self._config
+        self._counters: dict[str, itertools.count[int]] = {}
+        # The folder and the step of the last dump that was begun.
+        self._last_place: tuple[Path | None, int] | None = None
+        self._rank_id: int | None = None
+        self._tokens: TokenRange | None = None
+        self.service = Service(self)
+        self.config = Settings(self, is_given=True)
         self._overflows = OverflowCount.of(config)
         # Its buffers serve one step after the other.
         self._transport: TensorTransport | None = None
@@ -139,27 +173,58 @@ class PrecisionDebugger:
         make_current(self)
         atexit.register(self.close)
         self._custom.add(config.add_apis)
+        if listed is not None:
+            self._custom.add_listed(listed.added)
         self._loader: DataLoaderWatcher | None = None
         if config.enable_dataloader:
             self._loader = DataLoaderWatcher(self._on_next_batch, self._start)
             self._loader.open()
 
+    def default_api_list(self) -> Path | None:
+        """Return the list of functions that counts where nobody names one; None: there is none."""
+        return None
+
     # --- what the user calls -----------------------------------------------------------------
 
     @OnClassToo
-    def start(self, model: Any = None) -> None:
+    def start(
+        self,
+        model: Any = None,
+        token_range: Sequence[int] | None = None,
+        rank_id: int | None = None,
+        scheduled_tokens: Any = None,
+    ) -> None:
         """Begin to capture; does nothing in a step or on a rank that is not wanted.
 
         Args:
             model: the model, or a list of them, that names modules from now on.
+            token_range: the first and the last token of an inference to capture, [0, 2]: token 0
+                is what the model's first call after this makes, with what follows it.
+            rank_id: the rank of this process, where torch.distributed does not know it.
+            scheduled_tokens: has no effect; requests of a batch are not told apart.
 
         Raises:
-            ConfigError: the model is no nn.Module and no list of them.
+            ConfigError: the model is no nn.Module and no list of them, or the range or the rank
+                cannot be meant.
         """
         if model is not None:
             self._models = named_models(model)
+        tokens = None
+        if token_range is not None:
+            root = model if model is not None else [found for _, found in self._models]
+            tokens = TokenRange(root, token_range, self._hold)
+        if rank_id is not None:
+            if type(rank_id) is not int or rank_id < 0:
+                raise ConfigError(f"start: rank_id is {rank_id!r}, wanted a number from 0 on")
+            self._rank_id = rank_id
+        if scheduled_tokens is not None:
+            self._tell("start: scheduled_tokens has no effect: whole batches are recorded")
         if self._may_act("start"):
             self._is_abandoned = False
+            self.service.first_start = False
+            if tokens is not None and not self._is_started:
+                self._tokens = tokens
+                tokens.open()
             self._start()
 
     @OnClassToo
@@ -172,6 +237,7 @@ class PrecisionDebugger:
         elif self._is_in_own_thread("stop"):
             self._stop()
         self._catch_up()
+        self._maybe_reload_config()
 
     @OnClassToo
     def step(self) -> None:
@@ -189,6 +255,41 @@ class PrecisionDebugger:
         self._catch_up()
         if self._is_in_own_thread("step"):
             self._next_step()
+            self._maybe_reload_config()
+
+    @OnClassToo
+    def reset_status(self) -> None:
+        """Count calls from 0 again; what is recorded from now on is a dump of its own.
+
+        Where it goes into the same folder it replaces what this step has recorded so far.
+        """
+        if not self._may_act("reset_status") or not self._is_in_own_thread("reset_status"):
+            return
+        goes_on = self._is_started
+        self._stop()
+        self._finish_session()
+        if goes_on:
+            self._start()
+
+    def change(self, **fields: Any) -> None:
+        """Change fields of the configuration; they hold from the next `start` on.
+
+        Args:
+            **fields: such as `dump_path="stage_2"`.
+
+        Raises:
+            ConfigError: there is no such field, or a value is not allowed.
+        """
+        self._go_on_with(change_config(self._config, **fields))
+
+    def change_given(self, **fields: Any) -> None:
+        """Change fields of the configuration that the debugger was given, too.
+
+        Raises:
+            ConfigError: there is no such field, or a value is not allowed.
+        """
+        self.given_config = _usable(change_config(self.given_config, **fields))
+        self.change(**fields)
 
     @OnClassToo
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
@@ -245,7 +346,7 @@ class PrecisionDebugger:
             )
             return
         self._finish_session()
-        self._step = step
+        self._step = self.started_step = step
 
     @OnClassToo
     def register_custom_api(self, module: Any, name: str, prefix: str | None = None) -> None:
@@ -279,6 +380,11 @@ class PrecisionDebugger:
         """Where the dump goes."""
         assert self._config.dump_path is not None
         return self._config.dump_path
+
+    @property
+    def current_config(self) -> Config:
+        """What is captured, and where to."""
+        return self._config
 
     @property
     def is_open_elsewhere(self) -> bool:
@@ -325,7 +431,9 @@ class PrecisionDebugger:
         if self.is_closed:
             return
         atexit.unregister(self.close)
-        self._is_started = False
+        if self._tokens is not None:
+            self._tokens.close()
+        self._is_started, self._tokens = False, None
         self._finish_session(keeps_empty=not self._keeps_going)
         self._finisher.wait()
         self._release_memory()
@@ -373,7 +481,12 @@ class PrecisionDebugger:
         if self._is_started:
             self._tell("start() came twice without a stop() between; the second is ignored")
             return
+        self._maybe_reload_config()
+        if self._config.dump_enable is False:
+            place = self._config.place_of("dump_enable")
+            self._tell(f"{place} is false: nothing is captured until it is true")
         self._is_started = True
+        self.started_step = self._step
         if self._config.level == "debug":
             return
         session = self._wanted_session()
@@ -384,6 +497,13 @@ class PrecisionDebugger:
 
     def _stop(self) -> None:
         self._is_started = False
+        tokens, self._tokens = self._tokens, None
+        if tokens is not None:
+            tokens.close()
+        self._shut()
+
+    def _shut(self) -> None:
+        """Watch no longer."""
         if self._session is not None and self._opened_by is not None:
             self._opened_by = None
             with self._own_trouble("stop"):
@@ -399,14 +519,26 @@ class PrecisionDebugger:
 
     def _wanted_session(self) -> Session | None:
         """Return the session of this step, or None if the step or the rank is not wanted."""
+        config = self._config
+        if config.dump_enable is False:
+            return None
+        if self._opened_by is None and _dump_of(self._session_config) != _dump_of(config):
+            # What comes now is another dump of the same step.
+            self._finish_session(keeps_numbers=True)
         if self._session is None:
-            rank = current_rank()
+            rank = self._own_rank()
             counted = 0 if rank is None and self._had_no_rank else rank
             if not self._config.wants_step(self._step) or not self._config.wants_rank(counted):
                 return None
             if self._overflows is not None and self._overflows.is_spent:
                 return None
             is_first = self._transport is None or not (self.captured_steps or self._overflows)
+            is_first |= self._session_config.dump_path != config.dump_path
+            self._session_config = config
+            if self._last_place == (place := (config.dump_path, self._step)):
+                # What this one replaces must not be published after it.
+                self._finisher.wait()
+            self._last_place = place
             self._transport = self._transport or TensorTransport(self._config.memory_budget << 20)
             self._session = Session(
                 self._config,
@@ -421,13 +553,17 @@ class PrecisionDebugger:
                 overflows=self._overflows,
                 finisher=self._finisher,
                 is_first=is_first,  # until there is a dump
+                counters=self._counters,
             )
+            self._session.is_paused = self._is_held
         return self._session
 
     @uninterrupted()
-    def _finish_session(self, *, keeps_empty: bool = True) -> bool:
+    def _finish_session(self, *, keeps_empty: bool = True, keeps_numbers: bool = False) -> bool:
         """Publish the dump of the current step; returns whether there is one."""
         session, self._session = self._session, None
+        if not keeps_numbers:
+            self._counters = {}
         self._opened_by, is_kept = None, False
         if session is None:
             return False
@@ -435,7 +571,7 @@ class PrecisionDebugger:
             is_kept = session.finish(keeps_empty=keeps_empty)
         self.captured_steps += is_kept
         # Then it is taken for the only process, until it gets a rank.
-        self._had_no_rank |= not is_kept and current_rank() is None
+        self._had_no_rank |= not is_kept and self._own_rank() is None
         if not self._config.wants_step(self._step + 1):
             self._release_memory()
         return is_kept
@@ -458,6 +594,61 @@ class PrecisionDebugger:
             trouble = f"{what}() met trouble of its own ({type(err).__name__}: {err})"
             self._tell(f"{trouble}; the run goes on, the capture may miss something")
 
+    # --- a configuration that changes ---------------------------------------------------------
+
+    def _maybe_reload_config(self, force: bool = False) -> bool:
+        """Read the configuration file again if it has changed; returns whether it was read.
+
+        vllm-ascend calls it by this name, after it has written `dump_enable` into the file.
+
+        Args:
+            force: has no effect; the file is looked at whenever this is called.
+        """
+        file = self._file
+        # Only a file that says whether to capture is one that somebody changes during the run.
+        is_watched = file is not None and self._config.dump_enable is not None
+        if file is None or not is_watched or self.is_closed or self.is_open_elsewhere:
+            return False
+        try:
+            config = file.read_if_changed()
+            if config is None:
+                return False
+            if config.dump_enable is None:
+                config = replace(config, dump_enable=self._config.dump_enable)
+            self._go_on_with(config)
+            self.given_config = self._config
+        except ConfigError as err:
+            self._tell(f"{err}; nothing is captured until the file can be used again")
+            self._go_on_with(replace(self._config, dump_enable=False))
+            return False
+        return True
+
+    def _go_on_with(self, config: Config) -> None:
+        """Take another configuration, from the next `start` on; what is off is off at once.
+
+        Raises:
+            ConfigError: it cannot be used; everything stays as it was.
+        """
+        before = self._config
+        for name in _LASTING:
+            if getattr(config, name) != getattr(before, name):
+                self._tell(f"{name} cannot change while a run goes on; make a new debugger for it")
+        config = _usable(replace(config, **{name: getattr(before, name) for name in _LASTING}))
+        self._config = config
+        for notice in config.notices:
+            self._tell(notice)
+        searched = ("task", "level", "overflow_nums")
+        if any(getattr(config, name) != getattr(before, name) for name in searched):
+            self._overflows = OverflowCount.of(config)
+        if config.dump_enable is False and not self.is_open_elsewhere:
+            self._shut()
+
+    def _own_rank(self) -> int | None:
+        return current_rank() if self._rank_id is None else self._rank_id
+
+    def _hold(self, is_held: bool) -> None:
+        self.is_held = is_held
+
     # --- what starts and stops by itself -----------------------------------------------------
 
     def _on_next_batch(self) -> None:
@@ -466,7 +657,7 @@ class PrecisionDebugger:
         last = self._config.step[-1] if self._config.step else None
         if last is not None and self._step > last:
             self.close()
-            raise Exception(f"tensorprobe: exit after iteration {last}")
+            raise Exception(f"{self.tool_name}: exit after iteration {last}")
 
     def abandon_in_fork(self) -> None:
         """Forget, in a forked child, what its parent captures; only its own `start` counts."""
@@ -474,7 +665,7 @@ class PrecisionDebugger:
         if self._session is not None:
             self._session.is_paused = True
         self._session = self._opened_by = self._transport = None
-        self._finisher, self._is_started = Finisher(), False
+        self._finisher, self._is_started, self._tokens = Finisher(), False, None
         if self._loader is not None:
             self._loader.close()
             self._loader = None
@@ -489,6 +680,25 @@ class PrecisionDebugger:
         if session is None or not is_watched:
             return function(*args, **kwargs)
         return session.watch_custom_call(api, function, args, kwargs)
+
+
+def _usable(config: Config) -> Config:
+    """Return a configuration that a capture can go by, with the whole path of the dump.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    _require(config)
+    # A filter that cannot be used is an error now, not at the first step.
+    CallFilter(config)
+    # Whole, as the script may go to another folder while it runs.
+    path = os.path.abspath(config.dump_path or DEFAULT_DUMP_PATH)
+    return replace(config, dump_path=Path(path))
+
+
+def _dump_of(config: Config) -> Config:
+    """Return what of a configuration decides what is in a dump and where that is."""
+    return replace(config, dump_enable=None, notices=())
 
 
 def _require(config: Config) -> None:

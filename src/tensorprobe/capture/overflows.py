@@ -11,6 +11,7 @@ for the whole run after so many overflows.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -114,6 +115,7 @@ class OverflowRecorder(Recorder):
         tell: says something to the user.
         transport: brings data to the disk.
         count: of the overflows of the whole run.
+        counters: of the calls of this step so far.
     """
 
     def __init__(
@@ -124,8 +126,9 @@ class OverflowRecorder(Recorder):
         tell: Callable[[str], None],
         transport: TensorTransport,
         count: OverflowCount,
+        counters: dict[str, itertools.count[int]] | None = None,
     ) -> None:
-        super().__init__(config, writer, info, tell, transport)
+        super().__init__(config, writer, info, tell, transport, counters)
         self._count = count
         self._budget = config.memory_budget << 20
         self._line: deque[_Candidate] = deque()

@@ -108,6 +108,7 @@ class Recorder:
         info: DumpInfo,
         tell: Callable[[str], None],
         transport: TensorTransport,
+        counters: dict[str, itertools.count[int]] | None = None,
     ) -> None:
         self.config = config
         self._writer = writer
@@ -123,7 +124,8 @@ class Recorder:
         self._looked = time.monotonic()
         self._unlooked = 0
         self._owes_look = False
-        self._counters: dict[str, itertools.count[int]] = {}
+        # A dump that begins in the middle of a step counts on from the one before.
+        self._counters = {} if counters is None else counters
         self._with_checksums = config.summary_mode == "md5"
         self._drafts = DraftTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()

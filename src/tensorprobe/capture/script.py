@@ -25,13 +25,14 @@ from importlib.machinery import SourceFileLoader
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn, Protocol
 
+from tensorprobe.capture.config_file import ConfigFile
 from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
 from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.capture.mode_places import is_in_backward_pass
 from tensorprobe.capture.notices import Notices
-from tensorprobe.config import DEFAULT_DUMP_PATH, Config, load_config
+from tensorprobe.config import DEFAULT_DUMP_PATH, Config
 from tensorprobe.ctrl_c import give_back
 from tensorprobe.errors import ConfigError
 from tensorprobe.standard_streams import complain, reserve_descriptors
@@ -60,7 +61,7 @@ def main() -> NoReturn:
     reserve_descriptors()
     try:
         options = json.loads(os.environ.pop(OPTIONS_VARIABLE, "{}"))
-        run_script(sys.argv[1:], partial(_capture, load_config(**options)))
+        run_script(sys.argv[1:], partial(_capture, ConfigFile(options.pop("path", None), options)))
     except ConfigError as err:
         complain(str(err))
         sys.exit(2)
@@ -93,9 +94,10 @@ def run_script(words: Sequence[str], watch: Callable[[contextlib.ExitStack], Non
     sys.exit(0)
 
 
-def _capture(config: Config, undo: contextlib.ExitStack) -> None:
-    """Capture what comes."""
-    debugger = PrecisionDebugger.from_config(config)
+def _capture(file: ConfigFile, undo: contextlib.ExitStack) -> None:
+    """Capture what comes, as a file says, which is read again when it changes."""
+    config = file.config
+    debugger = PrecisionDebugger.from_config(config, file=file)
     undo.callback(_finish, debugger, config, this_process())
     if not config.enable_dataloader:
         for handle in follow_optimizer(debugger):
@@ -222,7 +224,8 @@ def _finish(debugger: PrecisionDebugger, config: Config, process: int) -> None:
     debugger.close()
     count = debugger.captured_steps
     if os.environ.get("RANK", "0") == str(config.rank[0] if config.rank else 0):
-        text = "nothing was captured"
+        is_off = debugger.current_config.dump_enable is False
+        text = "nothing was captured" + ("; dump_enable is false" if is_off else "")
         if count:
             steps = "1 step" if count == 1 else f"{count} steps"
             # As it was written: whoever reads this is where the command was given.

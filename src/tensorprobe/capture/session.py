@@ -5,6 +5,7 @@ Past 500 lines, as all watchers ask here what is wanted and what is recorded of 
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -77,6 +78,7 @@ class Session:
         overflows: OverflowCount | None = None,
         finisher: Finisher | None = None,
         is_first: bool = True,
+        counters: dict[str, itertools.count[int]] | None = None,
     ) -> None:
         if overflows is not None:
             overflows.steps += 1
@@ -113,9 +115,9 @@ class Session:
         self._finisher = finisher if overflows is None else None
         self._is_left_to_finisher = False
         self.recorder = (
-            Recorder(config, self._writer, info, tell, transport)
+            Recorder(config, self._writer, info, tell, transport, counters)
             if overflows is None
-            else OverflowRecorder(config, self._writer, info, tell, transport, overflows)
+            else OverflowRecorder(config, self._writer, info, tell, transport, overflows, counters)
         )
         self._stacks = StackReader()
         self.recomputation = Recomputation()

@@ -38,6 +38,7 @@ def compare_dumps(
     stack: bool | None,
     formats: Sequence[str],
     jobs: int,
+    log: bool = False,
     ask_who: AskWho | None = None,
 ) -> int:
     """Compare two dumps and print what came out.
@@ -54,6 +55,7 @@ def compare_dumps(
         stack: whether to show call stacks; None: where they are.
         formats: what to write.
         jobs: how many threads.
+        log: whether to print a line for every call, where no compare.json says so.
         ask_who: says who is at fault, which is printed before the summary; None: nobody is asked.
 
     Returns:
@@ -63,7 +65,7 @@ def compare_dumps(
     Raises:
         TensorprobeError: nothing can be compared, or the results cannot be written.
     """
-    prints_log = reference is None and read_inputs(candidate).prints_log
+    prints_log = log or (reference is None and read_inputs(candidate).prints_log)
     with show_progress(with_log=prints_log) as progress:
         result = compare(
             candidate,

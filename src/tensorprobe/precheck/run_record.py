@@ -75,6 +75,10 @@ class RunRecord:
         devices: the devices as the user named them.
         resumed: the result file that is resumed; None for a new run.
 
+    Attributes:
+        path: the file.
+        jit_compile: the switch of an NPU's compiler, which a resumed run need not be told again.
+
     Raises:
         DumpError: the run that is resumed was told something else.
         ReportError: the file cannot be written.
@@ -92,6 +96,7 @@ class RunRecord:
         self._result = resumed
         self._others = f"accuracy_checking_*_{stamp}.csv"
         self._known: dict[str, Any] | None = None
+        self.jit_compile = told.jit_compile
         if resumed is None:
             self._known = {
                 "dump": told.dump,
@@ -106,6 +111,7 @@ class RunRecord:
         elif self.path.exists():
             self._known = self._read()
             self._compare(told)
+            self.jit_compile = self._known["jit_compile"]
 
     def __enter__(self) -> RunRecord:
         return self
@@ -148,7 +154,8 @@ class RunRecord:
             raise self._refusal(_data_option(known["data"]), _data_option(told.data))
         if known["seed"] != told.seed:
             raise self._refusal(f"with --seed {known['seed']}", f"with --seed {told.seed}")
-        if known["jit_compile"] != told.jit_compile:
+        # Who does not say it again goes on with the switch that the run had.
+        if told.jit_compile not in (None, known["jit_compile"]):
             raise self._refusal(*map(_compile_option, (known["jit_compile"], told.jit_compile)))
 
     def _refusal(self, then: str, now: str) -> DumpError:
@@ -181,4 +188,6 @@ def _data_option(data: str) -> str:
 
 
 def _compile_option(switch: bool | None) -> str:
-    return "with --jit-compile" if switch else "without --jit-compile"
+    if switch is None:
+        return "without --jit-compile and --no-jit-compile"
+    return "with --jit-compile" if switch else "with --no-jit-compile"

@@ -143,7 +143,6 @@ def precheck_dump(
         "data": data or "auto",
         "seed": seed,
         "save_errors": None if save_errors is None else str(Path(save_errors).absolute()),
-        "jit_compile": jit_compile,
     }
     plans = [plan_calls(part, include=include, exclude=exclude, dedupe=dedupe) for part in parts]
     if not any(plans):
@@ -167,6 +166,7 @@ def precheck_dump(
         # Before the first row: whoever kills this must be able to resume it.
         resumed = None if resume is None else Path(resume)
         record = stack.enter_context(RunRecord(folder, stamp, told, asked, resumed))
+        settings["jit_compile"] = record.jit_compile
         checked: dict[str, _Part] = {}
         for part, planned in zip(parts, plans, strict=True):
             label = part.label.replace("/", "_") if len(opened.parts) > 1 else ""

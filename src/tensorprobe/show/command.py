@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from tensorprobe.clean_text import one_line
-from tensorprobe.errors import DumpError
+from tensorprobe.errors import ConfigError, DumpError
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.dump_json import details_json, gaps_json, part_json, tree_json_lines
 from tensorprobe.report.dump_text import (
@@ -16,6 +16,7 @@ from tensorprobe.report.dump_text import (
 )
 from tensorprobe.report.lines import print_line, warn_line
 from tensorprobe.show.select import details_of, tree_of
+from tensorprobe.show.tensor import is_tensor_file, show_tensor
 from tensorprobe.store import Dump, RankDump, open_dump
 
 __all__ = ["show_dump"]
@@ -28,8 +29,11 @@ def show_dump(
     step: int | None = None,
     rank: int | None = None,
     as_json: bool = False,
+    against: str | None = None,
 ) -> int:
     """Print a dump's calls, or all about the one whose whole name is the pattern.
+
+    Of a tensor file, .npy or .pt, what it holds, and how far that is from another.
 
     Returns:
         The exit code: 2 if something of what was asked for is missing or damaged.
@@ -37,6 +41,10 @@ def show_dump(
     Raises:
         DumpError: the dump cannot be opened, or holds nothing of what was asked for.
     """
+    if is_tensor_file(path):
+        return show_tensor(path, against, as_json=as_json)
+    if against is not None:
+        raise ConfigError(f"--against is for two tensor files, .npy or .pt, and {path} is none")
     dump = open_dump(path)
     parts = _chosen_parts(dump, step, rank)
     console = QuietConsole()

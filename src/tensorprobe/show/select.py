@@ -20,7 +20,7 @@ from tensorprobe.records import Leaf, TensorValue
 from tensorprobe.report.rows import Branch, Details, Histogram, TensorDetails
 from tensorprobe.store import RankDump, TensorData
 
-__all__ = ["details_of", "name_test", "tree_of"]
+__all__ = ["data_details", "details_of", "name_test", "tree_of"]
 
 MOST_BINS = 20
 FIRST_VALUES = 8
@@ -107,7 +107,11 @@ def _tensor_details(part: RankDump, leaf: Leaf) -> TensorDetails:
         return TensorDetails(leaf, problem=str(err))
     if data.array.size > _MOST_ELEMENTS:
         return TensorDetails(leaf, problem=f"{data.array.size} elements are too many to look at")
-    statistics = measure_array(data.array, data.dtype)
+    return data_details(leaf, data, measure_array(data.array, data.dtype))
+
+
+def data_details(leaf: Leaf, data: TensorData, statistics: ArrayStatistics) -> TensorDetails:
+    """Gather what the data of one value show."""
     return TensorDetails(
         leaf, asdict(statistics), _histogram(data, statistics), _first_values(data)
     )

@@ -5,13 +5,17 @@ What watches a run is loaded when it is first used: it needs torch, and comparin
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from msprobe.pytorch.compare.distributed_compare import compare_distributed
 from msprobe.pytorch.compare.pt_compare import compare
 
 if TYPE_CHECKING:
-    from tensorprobe import PrecisionDebugger, module_dump, module_dump_end, save, seed_all
+    from tensorprobe import module_dump, module_dump_end, save, seed_all
+    from tensorprobe_compat.debugger import PrecisionDebugger
+
+    torch: Any
 
 __all__ = [
     "PrecisionDebugger",
@@ -21,12 +25,16 @@ __all__ = [
     "module_dump_end",
     "save",
     "seed_all",
+    "torch",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "PrecisionDebugger":
+        return import_module("tensorprobe_compat.debugger").PrecisionDebugger
+    if name == "torch":
+        # `import *` gave it, too.
+        return import_module("torch")
     if name not in __all__:
         raise AttributeError(f"module 'msprobe.pytorch' has no attribute {name!r}")
-    import tensorprobe
-
-    return getattr(tensorprobe, name)
+    return getattr(import_module("tensorprobe"), name)

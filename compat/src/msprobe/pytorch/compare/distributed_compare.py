@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from tensorprobe_compat.comparing import compare_distributed
+from tensorprobe_compat import comparing
 
 __all__ = ["compare_distributed"]
+
+compare_distributed = comparing.deprecated(comparing.compare_distributed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from tensorprobe_compat.comparing import compare
+from tensorprobe_compat import comparing
 
 __all__ = ["compare"]
+
+compare = comparing.deprecated(comparing.compare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprobe import PrecisionDebugger, module_dump, module_dump_end
+from tensorprobe import module_dump, module_dump_end
+from tensorprobe_compat.debugger import PrecisionDebugger
 
 __all__ = ["PrecisionDebugger", "module_dump", "module_dump_end"]

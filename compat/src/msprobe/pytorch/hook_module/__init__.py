@@ -1,0 +1,1 @@
+"""The place of support_wrap_ops.yaml, which may be edited here."""
