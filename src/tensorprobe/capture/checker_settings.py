@@ -1,8 +1,9 @@
-"""The settings of api_accuracy_checker: those of its config.yaml, and what a script changes.
+"""The settings of api_accuracy_checker: those of a config.json, and what a script changes.
 
-    config.yaml ─► CheckerSettings ─ update_config(…) ─► CheckerSettings ─► who asked to be told
+    config.json ─► CheckerSettings ─ update_config(…) ─► CheckerSettings ─► who asked to be told
 
-Nothing here needs torch: the commands of the pre-check ask for a setting, too.
+Nothing here needs torch: the commands of the pre-check ask for a setting, too. The tool's own file
+was YAML, which a training machine need not be able to read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import ConfigError
-from tensorprobe.textfile import read_yaml, show_path
+from tensorprobe.textfile import read_json, show_path
 
 __all__ = ["CheckerConfig", "CheckerSettings"]
 
@@ -82,7 +83,7 @@ class CheckerConfig:
     (3, './')
 
     Args:
-        file: a YAML file with other defaults.
+        file: a JSON file with other defaults.
 
     Attributes:
         settings: as they are now.
@@ -97,9 +98,11 @@ class CheckerConfig:
         self.settings = CheckerSettings()
         self._told: list[Callable[[], None]] = []
         if file is not None:
-            read = read_yaml(file, error=ConfigError)
-            if not isinstance(read, dict) or not all(isinstance(name, str) for name in read):
-                raise ConfigError(f"{show_path(file)}: wanted settings, such as 'target_iter: 1'")
+            read = read_json(file, error=ConfigError)
+            if not isinstance(read, dict):
+                raise ConfigError(
+                    f'{show_path(file)}: wanted settings, such as {{"target_iter": 1}}'
+                )
             self.settings = self.settings.changed(read, where=f"{show_path(file)}: ")
 
     def __getattr__(self, name: str) -> Any:

@@ -402,7 +402,7 @@ class PtdbgSwitch:
         if self._debugger is not None and not self._debugger.is_closed:
             announce("Dump switch is turned on already; it goes on as it is.")
             return
-        debugger = self._debugger = PtdbgDebugger.__new__(PtdbgDebugger)
+        debugger = PtdbgDebugger.__new__(PtdbgDebugger)
         debugger._arrange(
             options,
             tag_folder(self._path, self._tag, version),
@@ -410,6 +410,8 @@ class PtdbgSwitch:
             folder_rank=self._rank,
             has_steps=False,
         )
+        # Only now: what cannot be arranged is no debugger.
+        self._debugger = debugger
         debugger.start()
 
     def _turn_off(self) -> None:
