@@ -8,4 +8,4 @@ from tensorprobe.capture.checker_settings import CheckerConfig
 
 __all__ = ["msCheckerConfig"]
 
-msCheckerConfig = CheckerConfig(Path(__file__).parent.with_name("config.yaml"))  # noqa: N816
+msCheckerConfig = CheckerConfig(Path(__file__).parent.with_name("config.json"))  # noqa: N816
