@@ -260,6 +260,27 @@ def test_overflows_get_files_of_their_own(
     assert (folder / "Torch_sqrt_0_forward_1.pkl").exists()
 
 
+def test_overflows_of_several_steps_are_all_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    debugger = PrecisionDebugger("./dump", "overflow_check")
+    debugger.configure_hook(overflow_nums=-1)
+    for function in (torch.exp, torch.relu, torch.cosh):
+        debugger.start()
+        function(torch.full((2,), 1000.0))
+        debugger.stop()
+        debugger.step()
+    debugger.close()
+    folder = tmp_path / "dump/ptdbg_dump_v3.4"
+    assert stems(folder) == [
+        "step0/rank0/Torch_exp_0_forward_1.pkl", "step2/rank0/Torch_cosh_0_forward_2.pkl"
+    ]  # fmt: skip
+    file = f"forward_info_{os.getpid()}.json"
+    assert "Torch*exp*0" in (tmp_path / file).read_text()
+    assert "Torch*cosh*0" in (tmp_path / "step2" / file).read_text()
+
+
 def test_operators_below_a_call_are_a_dump_of_ours(tmp_path: Path) -> None:
     net = same_net()
     set_dump_path(tmp_path)

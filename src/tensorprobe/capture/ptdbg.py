@@ -100,6 +100,7 @@ class PtdbgDebugger(OlderDebugger):
         self._model = model
         self._folder_rank, self._has_steps = folder_rank, has_steps
         self._overflow_files = 0
+        self._is_described = False
         # Where the run was started, as the overflows' description goes there.
         self._started_in = Path(os.getcwd())
         config = options.config(**where)
@@ -220,7 +221,13 @@ class PtdbgDebugger(OlderDebugger):
             form = PtdbgForm(f"{ptdbg_name(parsed)}_{number}", floats_alone=False)
             pkl = write_ptdbg(part, folder, form, names=[name])
             announce(f"[overflow {number} times]: dump file is saved in '{pkl}'.")
-        write_checker_files(part, self._started_in, process=os.getpid(), names=names)
+        # Calls are counted anew in each step: a later one must not replace what is there.
+        described = self._started_in
+        if self._is_described:
+            described /= f"step{part.info.step}"
+            described.mkdir(exist_ok=True)
+        self._is_described = True
+        write_checker_files(part, described, process=os.getpid(), names=names)
 
 
 def _has_results(call: CallRecord) -> bool:
