@@ -23,7 +23,7 @@ from ptdbg_ascend import (
     set_dump_switch,
     set_overflow_check_switch,
 )
-from tensorprobe import TensorprobeError, open_dump
+from tensorprobe import TensorprobeError, open_dump, save
 from tensorprobe.capture.current import current_debugger
 
 BEGINNING = """
@@ -69,7 +69,7 @@ def test_the_switch_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     folder = tmp_path / "ptdbg_dump_v3.4"
     assert f"[INFO] Dump switch is turned on. Dump data will be saved to {folder}.\n" in said
-    assert f"Until then they are in {folder}/unfinished_{os.getpid()}" in said
+    assert f"While it is on they are in {folder}/unfinished_{os.getpid()}" in said
     set_dump_switch("ON")
     assert "Dump switch is turned on already" in capsys.readouterr().out
     step(net)
@@ -81,7 +81,35 @@ def test_the_switch_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "[INFO] Dump switch is turned off.\n"
     # Where the files are meanwhile is said once.
     set_dump_switch("ON")
-    assert "Until then" not in capsys.readouterr().out
+    assert "While it is on" not in capsys.readouterr().out
+
+
+def test_without_a_hook_every_call_is_recorded(tmp_path: Path) -> None:
+    program = """
+import torch
+from ptdbg_ascend import *
+set_dump_path("./dump")
+set_dump_switch("ON")
+torch.relu(torch.ones(2))
+set_dump_switch("OFF")
+"""
+    said = run_script(program, tmp_path).stdout
+    assert "set_dump_switch() came without register_hook(); every call is recorded" in said
+    assert stems(tmp_path) == ["dump/ptdbg_dump_v3.4/rank0/dump.pkl"]
+
+
+def test_values_saved_by_name_are_not_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_dump_path(tmp_path)
+    register_hook(same_net(), acc_cmp_dump)
+    set_dump_switch("ON")
+    save(torch.relu(torch.ones(2)), "x")
+    set_dump_switch("OFF")
+    assert stems(tmp_path) == ["ptdbg_dump_v3.4/rank0/dump.pkl"]
+    (file,) = tmp_path.rglob("debug.json")
+    assert f"values that were saved by name are in {file}" in caplog.text
+    assert "x.0.debug" in open_dump(file).parts[0]
 
 
 def test_rank_and_tag_name_the_folders(tmp_path: Path) -> None:
@@ -314,7 +342,7 @@ def test_what_a_killed_run_recorded_is_where_it_said(tmp_path: Path) -> None:
     program = BEGINNING + "set_dump_switch('ON')\nnet(torch.ones(1, 2))\n"
     ended = run_script(program + "os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
     assert ended.returncode == -signal.SIGKILL
-    line = next(line for line in ended.stdout.splitlines() if "Until then" in line)
+    line = next(line for line in ended.stdout.splitlines() if "While it is on" in line)
     folder = line.partition(" are in ")[2].partition(", ")[0]
     assert "Functional.linear.0.forward" in open_dump(folder).parts[0]
     # And it is no obstacle to the next run.

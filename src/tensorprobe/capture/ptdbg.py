@@ -69,7 +69,7 @@ class PtdbgDebugger(OlderDebugger):
         )
         self._arrange(
             options,
-            tag_folder(dump_path, _TAG, version),
+            _tag_folder(dump_path, _TAG, version),
             model,
             step=step,
             rank=rank,
@@ -176,7 +176,10 @@ class PtdbgDebugger(OlderDebugger):
             return
         announce(f"Dump switch is turned on. Dump data will be saved to {self._folder}.")
         if self._folder not in _folders and not self._options.is_kernels:
-            announce(f"Until then they are in {self.dump_path}, also if the run is killed.")
+            announce(
+                f"While it is on they are in {self.dump_path}, which tensorprobe opens should the "
+                "run be killed."
+            )
             _folders[self._folder] = RunFolders()
 
     def _stop(self) -> None:
@@ -238,7 +241,7 @@ def _has_results(call: CallRecord) -> bool:
     )
 
 
-def tag_folder(path: str | os.PathLike[str] | None, tag: str, version: str) -> Path:
+def _tag_folder(path: str | os.PathLike[str] | None, tag: str, version: str) -> Path:
     """Return the folder of a dump; without a path the environment may name one.
 
     Raises:
@@ -292,7 +295,7 @@ class PtdbgSwitch:
         Raises:
             ConfigError: a folder cannot have such a name.
         """
-        tag_folder(fpath, dump_tag, "0")
+        _tag_folder(fpath, dump_tag, "0")
         self._path, self._tag = fpath, dump_tag
 
     def register(
@@ -412,7 +415,7 @@ class PtdbgSwitch:
         debugger = PtdbgDebugger.__new__(PtdbgDebugger)
         debugger._arrange(
             options,
-            tag_folder(self._path, self._tag, version),
+            _tag_folder(self._path, self._tag, version),
             self._model,
             folder_rank=self._rank,
             has_steps=False,
