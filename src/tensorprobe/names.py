@@ -38,6 +38,7 @@ __all__ = [
     "ValueName",
     "api_or_module_of",
     "backward_of",
+    "checker_key",
     "forward_of",
     "is_call_name",
     "is_forward",
@@ -50,8 +51,10 @@ __all__ = [
     "other_gradients_name",
     "parse_call",
     "parse_checker_call",
+    "parse_ptdbg_call",
     "parse_ptdbg_line",
     "parse_value",
+    "ptdbg_name",
     "split_model_index",
     "without_number",
 ]
@@ -450,6 +453,46 @@ def parse_checker_call(text: str, direction: Direction) -> ApiCall:
             f"not a key of api_accuracy_checker: {_shown(text)}; wanted such as Functional*conv2d*0"
         )
     return ApiCall(match["api_type"], match["api_name"], int(match["number"]), direction)
+
+
+def checker_key(call: ApiCall) -> str:
+    """Return the key of a call in the files of api_accuracy_checker.
+
+    >>> checker_key(ApiCall("Functional", "conv2d", 0, "backward"))
+    'Functional*conv2d*0'
+    """
+    return f"{call.api_type}*{call.api_name}*{call.number}"
+
+
+def ptdbg_name(call: ApiCall | ModuleCall) -> str:
+    """Return what the values of a call begin with in a ptdbg_ascend pkl.
+
+    >>> ptdbg_name(ApiCall("Tensor", "add_", 0, "forward"))
+    'Tensor_add__0_forward'
+    >>> ptdbg_name(ModuleCall("blocks.1.fc", "Linear", "backward", 2))
+    'blocks.1.fc_Linear_2_backward'
+    """
+    if isinstance(call, ApiCall):
+        return f"{call.api_type}_{call.api_name}_{call.number}_{call.direction}"
+    path = f"{call.path}_" if call.path else ""
+    return f"{path}{call.class_name}_{call.number}_{call.direction}"
+
+
+def parse_ptdbg_call(text: str) -> CallName:
+    """Translate a call as a user of ptdbg_ascend names it.
+
+    >>> str(parse_ptdbg_call("Tensor___getitem___0_forward"))
+    'Tensor.__getitem__.0.forward'
+
+    Raises:
+        NameFormatError: it is not the whole name of a call.
+    """
+    for dot in "_.":
+        if text.endswith((f"{dot}forward", f"{dot}backward")):
+            return parse_ptdbg_line(f"{text}{dot}input")[0]
+    raise NameFormatError(
+        f"not the whole name of a call: {_shown(text)}; wanted such as Tensor_permute_1_forward"
+    )
 
 
 def parse_ptdbg_line(text: str) -> tuple[CallName, str, tuple[str, ...]]:

@@ -4,7 +4,8 @@
          ▲ start, stop, step, by hand, by a DataLoader's iterations or by an optimizer's steps
 
 What a user does wrong is told in a warning; a wrong configuration is an error at the beginning.
-Past 500 lines, as everything that a user calls changes one and the same state.
+Past 500 lines, as everything that a user calls changes one and the same state, with what the front
+ends of older tools do otherwise.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, change_config
 from tensorprobe.errors import ConfigError
 from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
+from tensorprobe.records import DumpInfo
 from tensorprobe.store.runs import Run
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.summary.statistics import release_tables
@@ -168,7 +170,7 @@ class PrecisionDebugger:
         self._keeps_going = False
         self._entered_at = self.captured_steps = 0
         self._is_held = self._is_abandoned = self._had_no_rank = self.is_closed = False
-        if (before := current_debugger()) is not None:
+        if (before := current_debugger()) is not None and before is not self:
             before.close()
         make_current(self)
         atexit.register(self.close)
@@ -554,6 +556,7 @@ class PrecisionDebugger:
                 finisher=self._finisher,
                 is_first=is_first,  # until there is a dump
                 counters=self._counters,
+                on_published=self._after_dump,
             )
             self._session.is_paused = self._is_held
         return self._session
@@ -657,7 +660,16 @@ class PrecisionDebugger:
         last = self._config.step[-1] if self._config.step else None
         if last is not None and self._step > last:
             self.close()
-            raise Exception(f"{self.tool_name}: exit after iteration {last}")
+            raise Exception(self._exit_text(last))
+
+    # --- what a debugger that stands for an older tool does otherwise -----------------------
+
+    def _after_dump(self, folder: Path, info: DumpInfo) -> None:
+        """Do what is left to do with the dump of a step, now that it is whole: nothing."""
+
+    def _exit_text(self, last: int) -> str:
+        """Return what the exception says that ends a run after the last wanted iteration."""
+        return f"{self.tool_name}: exit after iteration {last}"
 
     def abandon_in_fork(self) -> None:
         """Forget, in a forked child, what its parent captures; only its own `start` counts."""

@@ -45,6 +45,11 @@ class RankSearch:
             self.begun = self.begun.with_name(f"proc{os.getpid()}")
 
     @property
+    def rank(self) -> int | None:
+        """The rank, as far as it is known."""
+        return self._rank
+
+    @property
     def is_wanted(self) -> bool:
         """Whether the dump is wanted; without a rank a process is the only one, and the first."""
         return self._config.wants_rank(self._rank or 0)

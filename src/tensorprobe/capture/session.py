@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -79,6 +80,7 @@ class Session:
         finisher: Finisher | None = None,
         is_first: bool = True,
         counters: dict[str, itertools.count[int]] | None = None,
+        on_published: Callable[[Path, DumpInfo], None] = lambda folder, info: None,
     ) -> None:
         if overflows is not None:
             overflows.steps += 1
@@ -114,6 +116,7 @@ class Session:
         # A search for overflows counts what it finds, so that its steps end one by one.
         self._finisher = finisher if overflows is None else None
         self._is_left_to_finisher = False
+        self._on_published = on_published
         self.recorder = (
             Recorder(config, self._writer, info, tell, transport, counters)
             if overflows is None
@@ -292,6 +295,9 @@ class Session:
     def _publish(self) -> None:
         self._flush()
         self._writer.close(move_to=self._rank.move_to)
+        if not self._writer.is_refused:
+            info = replace(self._info, rank=self._rank.rank)
+            self._on_published(self._writer.folder, info)
 
     def _throw_away(self) -> None:
         self._flush()

@@ -3,8 +3,9 @@
     [name, step, md5, dtype, shape, [max, min, mean, norm]]     one value of a call
     ["{call}…stack_info", [[path, line, function, source], …]]  where it was made
 
-Values that the tool could not describe (None, texts, slices, keyword arguments) have no line; the
-index that they leave out is kept as an unknown value.
+Values that the tool could not describe (None, texts, slices) have no line; the index that they
+leave out is kept as an unknown value. What was given by name stands behind the other inputs,
+without its name; older states of the tool left it out.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tensorprobe.records import (
 from tensorprobe.store.data_folder import DataFolder, inside
 from tensorprobe.store.dump import RankDump
 from tensorprobe.store.entry_file import map_file
+from tensorprobe.store.file_names import file_name_of
 from tensorprobe.store.json_text import parse_json
 from tensorprobe.store.leaf_decode import is_shape
 from tensorprobe.store.leaves import CallLeaves
@@ -70,6 +72,11 @@ def open_ptdbg_file(path: Path, info: DumpInfo) -> RankDump:
         except (DumpError, NameFormatError) as err:
             if len(problems) < _MOST_PROBLEMS:
                 problems.append(f"line {number} is left out: {err}")
+    if source.stacks and not source.names:
+        raise DumpError(
+            f"{path} holds call stacks alone, as the mode 'stack' writes them; `parse` of a dump "
+            "of another mode shows them with the values"
+        )
     if not source.names:
         raise DumpError(
             f"{path} is no text dump of ptdbg_ascend: none of its lines is a JSON array with a "
@@ -115,7 +122,7 @@ class _PtdbgSource:
                     return
             case [str(text), _, md5, str(dtype), shape, list(statistics)]:
                 call, section, path = parse_ptdbg_line(text)
-                data_name = f"{text}.npy" if has_data else None
+                data_name = file_name_of(text, ".npy") if has_data else None
                 value = _value(md5, dtype, shape, statistics, data_name)
                 # Before anything is made for it: a tree without values cannot be built.
                 if not all(_INDEX.fullmatch(key) for key in path):

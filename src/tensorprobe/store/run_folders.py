@@ -96,7 +96,9 @@ class RunFolders:
 
 
 def _steps_beside(folder: Path) -> Iterator[Path]:
-    """Yield the folders of the same rank in all steps."""
+    """Yield the folders of the same rank in all steps, this one among them."""
+    # It need not stand in the folder of a step: ptdbg_ascend had runs without any.
+    yield folder
     with contextlib.suppress(OSError):
         for step in os.listdir(folder.parent.parent):
             if _STEP.fullmatch(step):

@@ -1,7 +1,8 @@
-"""`from ptdbg_ascend.compare.acc_compare import compare`."""
+"""`from ptdbg_ascend.compare.acc_compare import compare`; `parse` likewise."""
 
 from __future__ import annotations
 
 from tensorprobe_compat.comparing import compare
+from tensorprobe_compat.looking import parse
 
-__all__ = ["compare"]
+__all__ = ["compare", "parse"]

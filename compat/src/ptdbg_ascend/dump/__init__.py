@@ -1,0 +1,1 @@
+"""A place from which scripts import by its whole name."""

@@ -1,0 +1,99 @@
+"""Capture as api_accuracy_checker did: one iteration, which an import alone asks for.
+
+import ─► CheckerCapture.arm ─► DataLoader: iteration {target_iter} ─► three JSON files ─► exit
+          set_dump_switch("ON") … ("OFF") ─► what came between them ─► three JSON files
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tensorprobe.capture.checker_settings import CheckerConfig, CheckerSettings
+from tensorprobe.capture.current import is_latest
+from tensorprobe.capture.older_tools import OlderDebugger, announce
+from tensorprobe.capture.ptdbg_options import is_on
+from tensorprobe.config import load_config
+from tensorprobe.store.checker_writer import write_checker_files
+from tensorprobe.store.dump import RankDump
+
+__all__ = ["CheckerCapture"]
+
+
+class _CheckerDebugger(OlderDebugger):
+    """Captures into the files of api_accuracy_checker, by iterations or by hand."""
+
+    def __init__(self, settings: CheckerSettings, *, follows_loader: bool) -> None:
+        config = load_config(
+            task="tensor" if settings.real_data else "statistics",
+            level="L1",
+            # Its files have what went into a call, forward and backward.
+            data_mode="input",
+            step=[settings.target_iter] if follows_loader else None,
+            enable_dataloader=follows_loader,
+        )
+        self._set_up_below(settings.dump_path, config, None)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an iteration has come, wanted or not, or a capture was begun."""
+        return self._is_started or self._step > 0 or bool(self.captured_steps)
+
+    @property
+    def follows_loader(self) -> bool:
+        """Whether a DataLoader starts and ends the capture."""
+        return self._loader is not None
+
+    def _exit_text(self, last: int) -> str:
+        return f"Model pretest: exit after iteration {last}."
+
+    def _write(self, part: RankDump) -> Path | None:
+        process = os.getpid()
+        file = write_checker_files(part, self._base, process=process)
+        announce(f"API information of this run is in {file} and the files beside it.")
+        return None
+
+
+class CheckerCapture:
+    """The capture of a process: armed by an import, changed by its settings, or begun by hand.
+
+    Args:
+        config: the settings.
+    """
+
+    def __init__(self, config: CheckerConfig) -> None:
+        self._config = config
+        self._debugger: _CheckerDebugger | None = None
+        config.tell(self.arm)
+
+    def arm(self) -> None:
+        """Wait for the wanted iteration, unless a capture has begun; what waited before is gone."""
+        if self._debugger is not None and not self._debugger.is_closed:
+            if self._debugger.has_begun:
+                announce("The settings are changed after the capture has begun; they do not count.")
+                return
+            self._debugger.close()
+        self._debugger = None
+        if self._config.settings.enable_dataloader:
+            self._debugger = _CheckerDebugger(self._config.settings, follows_loader=True)
+
+    def turn(self, switch: str) -> None:
+        """Begin to capture by hand, or end it; where a DataLoader decides, nothing happens.
+
+        Args:
+            switch: ON or OFF.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        debugger = self._debugger
+        is_live = debugger is not None and not debugger.is_closed and is_latest(debugger)
+        if not is_on("the switch", switch):
+            if debugger is not None and is_live and not debugger.follows_loader:
+                debugger.stop()
+                debugger.close()
+            return
+        if debugger is not None and is_live and debugger.has_begun:
+            return
+        self._debugger = _CheckerDebugger(self._config.settings, follows_loader=False)
+        self._debugger.start()

@@ -1,0 +1,437 @@
+"""Capture as ptdbg_ascend did: its debugger, and the three functions that came before it.
+
+    set_dump_path, register_hook ─► PtdbgSwitch ─ set_dump_switch("ON") ─► PtdbgDebugger
+    PtdbgDebugger ─► each step ─► {dump_path}/{tag}_v{version}/[step{N}/]rank{M}/{mode}_dump.pkl
+
+The module has one PtdbgSwitch, as those functions have no object to share.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensorprobe.capture.named_models import Models
+from tensorprobe.capture.older_tools import OlderDebugger, announce
+from tensorprobe.capture.ptdbg_options import Names, PtdbgHook, PtdbgOptions, is_on
+from tensorprobe.errors import ConfigError
+from tensorprobe.names import ApiCall, ModuleCall, parse_call, ptdbg_name
+from tensorprobe.records import CallRecord, DumpInfo, TensorValue
+from tensorprobe.store.checker_writer import write_checker_files
+from tensorprobe.store.dump import RankDump
+from tensorprobe.store.ptdbg_writer import PtdbgForm, write_ptdbg
+from tensorprobe.store.run_folders import RunFolders
+
+__all__ = ["PtdbgDebugger", "PtdbgSwitch", "switch"]
+
+_TAG = "ptdbg_dump"
+_FOLDER = "ASCEND_WORK_PATH"
+# What this process writes into, by the folder of the tag.
+_folders: dict[Path, RunFolders] = {}
+
+
+class PtdbgDebugger(OlderDebugger):
+    """`ptdbg_ascend.PrecisionDebugger`: captures steps into the files of ptdbg_ascend.
+
+    Args:
+        dump_path: where the folder of the dump goes.
+        hook_name: `dump`, or `overflow_check` for the calls that overflow.
+        rank: the only rank to capture.
+        step: the only steps to capture.
+        enable_dataloader: start and stop by the iterations of a DataLoader, and end the run after
+            the last of the steps.
+        model: record the calls of its modules in place of those of the API.
+        version: of ptdbg_ascend, which is part of the folder's name.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+
+    def __init__(
+        self,
+        dump_path: str | os.PathLike[str] | None = None,
+        hook_name: str | None = None,
+        rank: int | None = None,
+        step: Sequence[int | str] | int | None = None,
+        enable_dataloader: bool = False,
+        model: Any = None,
+        *,
+        version: str,
+    ) -> None:
+        if hook_name not in ("dump", "overflow_check"):
+            raise ConfigError(f"hook_name is {hook_name!r}, wanted 'dump' or 'overflow_check'")
+        options = PtdbgOptions.checked(
+            hook=PtdbgHook(hook_name), level="L1" if model is None else "L0"
+        )
+        self._arrange(
+            options,
+            _tag_folder(dump_path, _TAG, version),
+            model,
+            step=step,
+            rank=rank,
+            enable_dataloader=enable_dataloader,
+        )
+
+    def _arrange(
+        self,
+        options: PtdbgOptions,
+        folder: Path,
+        model: Any,
+        *,
+        folder_rank: int | None = None,
+        has_steps: bool = True,
+        **where: Any,
+    ) -> None:
+        """Set the debugger up, or set it up anew.
+
+        Args:
+            options: what to record.
+            folder: of the tag.
+            model: as for the constructor.
+            folder_rank: the number of the rank's folder; by default it is found.
+            has_steps: whether each step has a folder of its own.
+            where: step, rank and enable_dataloader, as `PtdbgOptions.config` takes them.
+        """
+        self._options, self._folder, self._where = options, folder, where
+        self._model = model
+        self._folder_rank, self._has_steps = folder_rank, has_steps
+        self._overflow_files = 0
+        self._is_described = False
+        # Where the run was started, as the overflows' description goes there.
+        self._started_in = Path(os.getcwd())
+        config = options.config(**where)
+        self._set_up_below(folder, config, model)
+        if options.is_kernels:
+            # Kernels had no such files: their dump stays one of ours.
+            self._has_folder = True
+            self._config = options.config(dump_path=folder, **where)
+
+    def configure_hook(
+        self,
+        mode: str | None = None,
+        scope: Names = None,
+        api_list: Names = None,
+        filter_switch: str = "OFF",
+        acl_config: Any = None,
+        backward_input: Any = None,
+        input_output_mode: Names = "all",
+        summary_only: bool = False,
+        summary_mode: str | None = None,
+        overflow_nums: int = 1,
+        need_replicate: bool = False,
+    ) -> None:
+        """Say what to record; call it before the first step.
+
+        Args:
+            mode: which calls; `api_stack` unless given.
+            scope: the calls of the modes list, range, stack and acl.
+            api_list: parts of the names of the calls of the mode api_list.
+            filter_switch: ON records floating tensors alone.
+            acl_config: of no use here: operators are seen without the driver.
+            backward_input: of no use here: the backward pass is recorded as it runs.
+            input_output_mode: which directions and sides.
+            summary_only: record statistics, and no data.
+            summary_mode: `all`, `summary` or `md5`.
+            overflow_nums: end the search with this overflow; -1 for never.
+            need_replicate: of no use here: the call can always be repeated.
+
+        Raises:
+            ConfigError: a value cannot be used.
+        """
+        del acl_config, backward_input, need_replicate
+        if self.captured_steps or self._is_started:
+            self._tell("configure_hook() is ignored: the capture has begun; call it before that")
+            return
+        options = PtdbgOptions.checked(
+            hook=self._options.hook,
+            mode=mode,
+            scope=scope,
+            api_list=api_list,
+            filter_switch=filter_switch,
+            data_mode=input_output_mode,
+            summary_only=summary_only,
+            summary_mode=summary_mode,
+            overflow_nums=overflow_nums,
+            level=self._options.level,
+        )
+        # It is set up anew, and must not end what it has become.
+        self.close()
+        self._arrange(
+            options,
+            self._folder,
+            self._model,
+            folder_rank=self._folder_rank,
+            has_steps=self._has_steps,
+            **self._where,
+        )
+
+    def _start(self) -> None:
+        was_on = self._opened_by is not None
+        super()._start()
+        if was_on or self._opened_by is None:
+            return
+        announce(f"Dump switch is turned on. Dump data will be saved to {self._folder}.")
+        if self._folder not in _folders and not self._options.is_kernels:
+            announce(
+                f"While it is on they are in {self.dump_path}, which tensorprobe opens should the "
+                "run be killed."
+            )
+            _folders[self._folder] = RunFolders()
+
+    def _stop(self) -> None:
+        was_on = self._opened_by is not None
+        super()._stop()
+        if was_on:
+            announce("Dump switch is turned off.")
+
+    def _exit_text(self, last: int) -> str:
+        return f"ptdbg: exit after iteration {list(self._config.step)}"
+
+    def _after_dump(self, folder: Path, info: DumpInfo) -> None:
+        if not self._options.is_kernels:
+            super()._after_dump(folder, info)
+
+    def _write(self, part: RankDump) -> Path | None:
+        rank = _rank_of(part.info, self._folder_rank, self._models)
+        step = self._folder / f"step{part.info.step}" if self._has_steps else self._folder
+        claim = _folders.setdefault(self._folder, RunFolders()).claim(step / f"rank{rank}")
+        try:
+            if self._options.hook is PtdbgHook.overflow_check:
+                self._write_overflows(part, claim.folder)
+            else:
+                write_ptdbg(part, claim.folder, self._options.form)
+        finally:
+            claim.release()
+        return claim.folder
+
+    def _write_overflows(self, part: RankDump, folder: Path) -> None:
+        """Write the calls that overflowed, each into files of its own, and what describes them."""
+        names: list[str] = []
+        for name in part.names:
+            call, parsed = part.try_call(name), parse_call(name)
+            # A forward call whose results have no data is there for its backward call alone.
+            if call is None or not _has_results(call):
+                continue
+            if not isinstance(parsed, ApiCall | ModuleCall):
+                continue
+            names.append(name)
+            self._overflow_files += 1
+            number = self._overflow_files
+            form = PtdbgForm(f"{ptdbg_name(parsed)}_{number}", floats_alone=False)
+            pkl = write_ptdbg(part, folder, form, names=[name])
+            announce(f"[overflow {number} times]: dump file is saved in '{pkl}'.")
+        # Calls are counted anew in each step: a later one must not replace what is there.
+        described = self._started_in
+        if self._is_described:
+            described /= f"step{part.info.step}"
+            described.mkdir(exist_ok=True)
+        self._is_described = True
+        write_checker_files(part, described, process=os.getpid(), names=names)
+
+
+def _has_results(call: CallRecord) -> bool:
+    return any(
+        isinstance(leaf.value, TensorValue) and leaf.value.data_name is not None
+        for leaf in call.leaves()
+        if leaf.section == "output"
+    )
+
+
+def _tag_folder(path: str | os.PathLike[str] | None, tag: str, version: str) -> Path:
+    """Return the folder of a dump; without a path the environment may name one.
+
+    Raises:
+        ConfigError: the tag cannot be part of a folder's name.
+    """
+    if not isinstance(tag, str) or not tag or "/" in tag or "\0" in tag or tag in (".", ".."):
+        raise ConfigError(f"dump_tag is {tag!r}, wanted a word that a folder's name begins with")
+    if path is None and os.environ.get(_FOLDER):
+        path = Path(os.environ[_FOLDER]) / "dump_data"
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"dump_path is {path!r}, wanted a path")
+    return Path(os.path.abspath(path or ".")) / f"{tag}_v{version}"
+
+
+def _rank_of(info: DumpInfo, given: int | None, models: Models) -> int:
+    """Return the number of a process's folder: its rank or, as the tool took it, its device."""
+    if given is not None:
+        return given
+    if info.rank is not None:
+        return info.rank
+    for _, model in models:
+        for parameter in model.parameters():
+            return parameter.device.index or 0
+    for space in (getattr(torch, name, None) for name in ("cuda", "npu", "xpu")):
+        if space is not None and space.is_initialized():
+            device: int = space.current_device()
+            return device
+    return 0
+
+
+class PtdbgSwitch:
+    """What `set_dump_path`, `register_hook` and `set_dump_switch` arrange together."""
+
+    def __init__(self) -> None:
+        self._path: str | os.PathLike[str] | None = None
+        self._tag = _TAG
+        self._hook: PtdbgHook | None = None
+        self._model: Any = None
+        self._rank: int | None = None
+        self._overflow_nums = 1
+        self._by_modules = False
+        self._debugger: PtdbgDebugger | None = None
+
+    def set_path(self, fpath: str | os.PathLike[str] | None = None, dump_tag: str = _TAG) -> None:
+        """Say where the next dump goes.
+
+        Args:
+            fpath: the folder; made if need be. By default the environment's ASCEND_WORK_PATH.
+            dump_tag: what the name of the dump's own folder begins with.
+
+        Raises:
+            ConfigError: a folder cannot have such a name.
+        """
+        _tag_folder(fpath, dump_tag, "0")
+        self._path, self._tag = fpath, dump_tag
+
+    def register(
+        self,
+        model: Any,
+        hook: Any,
+        *,
+        version: str,
+        rank: int | None = None,
+        overflow_nums: int = 1,
+        dump_mode: str = "api",
+        dump_config: Any = None,
+    ) -> None:
+        """Say what to do with the calls of a run; with `overflow_check` the search begins.
+
+        Args:
+            model: any of the models: all are recorded.
+            hook: `acc_cmp_dump` or `overflow_check`.
+            version: of ptdbg_ascend, which is part of the folder's name.
+            rank: the number of this process's folder; by default it is found.
+            overflow_nums: end the search with this overflow; -1 for never.
+            dump_mode: `api`; `model` records modules; `acl` goes with that mode of the switch.
+            dump_config: of no use here: operators are seen without the driver.
+
+        Raises:
+            AssertionError: the model is no nn.Module.
+            ConfigError: another value cannot be used.
+        """
+        del dump_config
+        if not isinstance(model, torch.nn.Module):
+            raise AssertionError(
+                f"Please register hooks to nn.Module: register_hook got a {type(model).__name__}; "
+                "call it after the model is made"
+            )
+        if not isinstance(hook, PtdbgHook):
+            raise ConfigError(f"the hook is {hook!r}, wanted acc_cmp_dump or overflow_check")
+        if dump_mode not in ("api", "acl", "model"):
+            raise ConfigError(f"dump_mode is {dump_mode!r}, wanted 'api', 'acl' or 'model'")
+        if rank is not None and (type(rank) is not int or rank < 0):
+            raise ConfigError(f"rank is {rank!r}, wanted a number from 0 on")
+        if self._path is None and not os.environ.get(_FOLDER):
+            announce(
+                "register_hook() came before set_dump_path(): call set_dump_path() first, or the "
+                "dump goes into the current folder"
+            )
+        self._model, self._hook, self._rank = model, hook, rank
+        self._overflow_nums, self._by_modules = overflow_nums, dump_mode == "model"
+        if hook is PtdbgHook.overflow_check:
+            self.turn_overflow_check("ON", version=version)
+
+    def turn(
+        self,
+        switch: str,
+        *,
+        version: str,
+        mode: str = "all",
+        scope: Names = None,
+        api_list: Names = None,
+        filter_switch: str = "OFF",
+        dump_mode: Names = "all",
+        summary_only: bool = False,
+        summary_mode: str | None = None,
+    ) -> None:
+        """Turn the recording of calls on, or off; what was recorded is written then.
+
+        Args:
+            switch: ON or OFF.
+            version: of ptdbg_ascend, which is part of the folder's name.
+            mode: which calls.
+            scope: the calls of the modes list, range, stack and acl.
+            api_list: parts of the names of the calls of the mode api_list.
+            filter_switch: ON records floating tensors alone.
+            dump_mode: which directions and sides.
+            summary_only: record statistics, and no data.
+            summary_mode: `all`, `summary` or `md5`.
+
+        Raises:
+            ConfigError: a value cannot be used.
+        """
+        options = PtdbgOptions.checked(
+            mode=mode,
+            scope=scope,
+            api_list=api_list,
+            filter_switch=filter_switch,
+            data_mode=dump_mode,
+            summary_only=summary_only,
+            summary_mode=summary_mode,
+            level="L0" if self._by_modules else "L1",
+        )
+        if is_on("the switch", switch):
+            if self._hook is None:
+                announce("set_dump_switch() came without register_hook(); every call is recorded")
+            self._turn_on(options, version)
+        else:
+            self._turn_off()
+
+    def turn_overflow_check(self, switch: str, *, version: str, filter_switch: str = "OFF") -> None:
+        """Turn the search for overflows on or off.
+
+        Raises:
+            ConfigError: a value cannot be used.
+        """
+        options = PtdbgOptions.checked(
+            hook=PtdbgHook.overflow_check,
+            filter_switch=filter_switch,
+            overflow_nums=self._overflow_nums,
+        )
+        if is_on("the switch", switch):
+            self._turn_on(options, version)
+        else:
+            self._turn_off()
+
+    def _turn_on(self, options: PtdbgOptions, version: str) -> None:
+        if self._debugger is not None and not self._debugger.is_closed:
+            announce("Dump switch is turned on already; it goes on as it is.")
+            return
+        debugger = PtdbgDebugger.__new__(PtdbgDebugger)
+        debugger._arrange(
+            options,
+            _tag_folder(self._path, self._tag, version),
+            self._model,
+            folder_rank=self._rank,
+            has_steps=False,
+        )
+        # Only now: what cannot be arranged is no debugger.
+        self._debugger = debugger
+        debugger.start()
+
+    def _turn_off(self) -> None:
+        debugger, self._debugger = self._debugger, None
+        if debugger is None or debugger.is_closed:
+            announce("Dump switch is turned off.")
+            return
+        debugger.stop()
+        debugger.close()
+
+
+switch = PtdbgSwitch()
+"""What the functions of this process share."""
