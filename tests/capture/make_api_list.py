@@ -1,6 +1,6 @@
 """Write the list of every function that is captured without one, for this torch.
 
-python tests/capture/make_api_list.py     into the package, and into that of the older names
+python tests/capture/make_api_list.py     into the package, and into those of the older names
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ REPOSITORY = Path(__file__).parents[2]
 COPIES = (
     REPOSITORY / "src/tensorprobe/capture/support_wrap_ops.yaml",
     REPOSITORY / "compat/src/msprobe/pytorch/hook_module/support_wrap_ops.yaml",
+    REPOSITORY / "compat/src/ptdbg_ascend/hook_module/support_wrap_ops.yaml",
+    REPOSITORY / "compat/src/api_accuracy_checker/hook_module/support_wrap_ops.yaml",
 )
 SECTIONS = {"functional": "Functional", "tensor": "Tensor", "torch": "Torch", "_VF": "VF"}
 HEADER = """\
 # The functions that are captured, by the names that they have in a dump.
 #
-# In the package msprobe this file may be edited, as that of the older tool: a line that is taken
+# In the package of an older tool this file may be edited, as it was there: a line that is taken
 # out, or has a # in front, leaves its function out; a line that is added captures a function that
 # is not captured by itself. Anywhere else copy it, edit the copy, and name that in config.json:
 # "api_list": "./support_wrap_ops.yaml".

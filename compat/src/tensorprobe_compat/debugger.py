@@ -7,7 +7,6 @@ from typing import Any
 
 import msprobe.pytorch.hook_module
 from tensorprobe import PrecisionDebugger as Debugger
-from tensorprobe.capture.api_list import OWN_LIST
 from tensorprobe.capture.current import current_debugger
 
 __all__ = ["PrecisionDebugger"]
@@ -26,6 +25,7 @@ class PrecisionDebugger(Debugger):
     """
 
     tool_name = "msprobe"
+    list_folder = Path(msprobe.pytorch.hook_module.__file__ or "").parent
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PrecisionDebugger:
         """Return the debugger that is in use, or a new one."""
@@ -37,11 +37,3 @@ class PrecisionDebugger(Debugger):
             super().__init__(*args, **kwargs)
         elif args or kwargs:
             self._tell(_ANOTHER)
-
-    def default_api_list(self) -> Path | None:
-        """Return the list in this package if somebody has edited it."""
-        folder = Path(msprobe.pytorch.hook_module.__file__ or "").parent
-        path = folder / "support_wrap_ops.yaml"
-        # In a wheel that somebody has packed anew it may be missing.
-        is_own = not path.exists() or path.read_bytes() == OWN_LIST.read_bytes()
-        return None if is_own else path

@@ -19,7 +19,7 @@ from typing import Any
 from tensorprobe.errors import ConfigError
 from tensorprobe.textfile import read_yaml, show_path
 
-__all__ = ["OWN_LIST", "ApiList"]
+__all__ = ["OWN_LIST", "ApiList", "edited_list"]
 
 OWN_LIST = Path(__file__).with_name("support_wrap_ops.yaml")
 """What is captured without any list; it must not be edited."""
@@ -40,6 +40,18 @@ _SECTIONS = {
 _COVERED = ("functional", "tensor", "torch", "_VF", "distributed")
 # Where the functions of others are, for those that torch does not tell about.
 _HOMES = {"torch_npu": "torch_npu", "mindspeed": "mindspeed.ops"}
+
+
+def edited_list(folder: Path) -> Path | None:
+    """Return the list in a folder, if it is no longer the one that was shipped there.
+
+    Args:
+        folder: of a package that ships a copy of our own list.
+    """
+    path = folder / "support_wrap_ops.yaml"
+    # In a package that somebody has packed anew it may be missing.
+    is_own = not path.exists() or path.read_bytes() == OWN_LIST.read_bytes()
+    return None if is_own else path
 
 
 class ApiList:

@@ -17,10 +17,10 @@ from tensorprobe.config import load_config
 from tensorprobe.store.checker_writer import write_checker_files
 from tensorprobe.store.dump import RankDump
 
-__all__ = ["CheckerCapture"]
+__all__ = ["CheckerCapture", "CheckerDebugger"]
 
 
-class _CheckerDebugger(OlderDebugger):
+class CheckerDebugger(OlderDebugger):
     """Captures into the files of api_accuracy_checker, by iterations or by hand."""
 
     def __init__(self, settings: CheckerSettings, *, follows_loader: bool) -> None:
@@ -63,7 +63,7 @@ class CheckerCapture:
 
     def __init__(self, config: CheckerConfig) -> None:
         self._config = config
-        self._debugger: _CheckerDebugger | None = None
+        self._debugger: CheckerDebugger | None = None
         config.tell(self.arm)
 
     def arm(self) -> None:
@@ -75,7 +75,7 @@ class CheckerCapture:
             self._debugger.close()
         self._debugger = None
         if self._config.settings.enable_dataloader:
-            self._debugger = _CheckerDebugger(self._config.settings, follows_loader=True)
+            self._debugger = CheckerDebugger(self._config.settings, follows_loader=True)
 
     def turn(self, switch: str) -> None:
         """Begin to capture by hand, or end it; where a DataLoader decides, nothing happens.
@@ -95,5 +95,5 @@ class CheckerCapture:
             return
         if debugger is not None and is_live and debugger.has_begun:
             return
-        self._debugger = _CheckerDebugger(self._config.settings, follows_loader=False)
+        self._debugger = CheckerDebugger(self._config.settings, follows_loader=False)
         self._debugger.start()

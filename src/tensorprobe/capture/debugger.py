@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from tensorprobe.capture.api_list import ApiList
+from tensorprobe.capture.api_list import ApiList, edited_list
 from tensorprobe.capture.apis import Api, ApiTable, as_in_dump
 from tensorprobe.capture.config_file import ConfigFile
 from tensorprobe.capture.current import OnClassToo, current_debugger, make_current
@@ -101,6 +101,8 @@ class PrecisionDebugger:
     given_config: Config
     # What raises at the end of a run that follows a DataLoader.
     tool_name: ClassVar[str] = "tensorprobe"
+    # A folder whose support_wrap_ops.yaml counts as soon as somebody has edited it.
+    list_folder: ClassVar[Path | None] = None
     # Of a debugger that was made of a whole configuration there is none.
     _file: ConfigFile | None = None
 
@@ -183,8 +185,8 @@ class PrecisionDebugger:
             self._loader.open()
 
     def default_api_list(self) -> Path | None:
-        """Return the list of functions that counts where nobody names one; None: there is none."""
-        return None
+        """Return the list of functions that counts where the configuration names none."""
+        return None if self.list_folder is None else edited_list(self.list_folder)
 
     # --- what the user calls -----------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import api_accuracy_checker.hook_module  # noqa: F401 - its list of functions counts
 from api_accuracy_checker.common.config import msCheckerConfig
 from tensorprobe.capture.checker import CheckerCapture
 

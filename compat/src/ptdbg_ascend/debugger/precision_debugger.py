@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import ptdbg_ascend.hook_module  # noqa: F401 - its list of functions counts
 from ptdbg_ascend.common.version import __version__
 from tensorprobe.capture.ptdbg import PtdbgDebugger
 

@@ -1,1 +1,11 @@
-"""A place from which scripts import by its whole name."""
+"""The list of functions that are captured, support_wrap_ops.yaml, which may be edited here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensorprobe.capture.ptdbg import PtdbgDebugger
+
+__all__: list[str] = []
+
+PtdbgDebugger.list_folder = Path(__file__).parent
