@@ -18,7 +18,17 @@ from typing import Any, TextIO
 
 from tensorprobe.clean_text import one_line
 
-__all__ = ["Output", "complain", "outputs", "reserve_descriptors"]
+__all__ = ["Output", "announce", "complain", "outputs", "reserve_descriptors"]
+
+
+def announce(text: str) -> None:
+    """Print a line as the older tools print theirs; scripts look for some of them."""
+    stream = sys.stdout
+    if stream is not None:
+        # Who reads nothing any more does not end a training.
+        with suppress(OSError, ValueError):
+            stream.write(f"[INFO] {one_line(text)}\n")
+            stream.flush()
 
 
 def complain(text: str) -> None:

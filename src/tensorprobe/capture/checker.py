@@ -11,9 +11,10 @@ from pathlib import Path
 
 from tensorprobe.capture.checker_settings import CheckerConfig, CheckerSettings
 from tensorprobe.capture.current import is_latest
-from tensorprobe.capture.older_tools import OlderDebugger, announce
+from tensorprobe.capture.older_tools import OlderDebugger
 from tensorprobe.capture.ptdbg_options import is_on
 from tensorprobe.config import load_config
+from tensorprobe.standard_streams import announce
 from tensorprobe.store.checker_writer import write_checker_files
 from tensorprobe.store.dump import RankDump
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 
 from tensorprobe.capture.debugger import PrecisionDebugger
 from tensorprobe.capture.session import Session
-from tensorprobe.clean_text import one_line
 from tensorprobe.config import Config
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.records import DumpInfo
@@ -26,18 +24,9 @@ from tensorprobe.store.dump import RankDump
 from tensorprobe.store.layout import ERROR_LOG
 from tensorprobe.store.msprobe_reader import open_rank_file
 
-__all__ = ["OlderDebugger", "announce"]
+__all__ = ["OlderDebugger"]
 
 _MOST_ATTEMPTS = 1000
-
-
-def announce(text: str) -> None:
-    """Print a line as the older tools print theirs; scripts look for some of them."""
-    if sys.stdout is not None:
-        # Who reads nothing any more does not end a training.
-        with suppress(OSError, ValueError):
-            sys.stdout.write(f"[INFO] {one_line(text)}\n")
-            sys.stdout.flush()
 
 
 class OlderDebugger(PrecisionDebugger):

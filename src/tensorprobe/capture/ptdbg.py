@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.named_models import Models
-from tensorprobe.capture.older_tools import OlderDebugger, announce
+from tensorprobe.capture.older_tools import OlderDebugger
 from tensorprobe.capture.ptdbg_options import Names, PtdbgHook, PtdbgOptions, is_on
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import ApiCall, ModuleCall, parse_call, ptdbg_name
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
+from tensorprobe.standard_streams import announce
 from tensorprobe.store.checker_writer import write_checker_files
 from tensorprobe.store.dump import RankDump
 from tensorprobe.store.ptdbg_writer import PtdbgForm, write_ptdbg

@@ -35,7 +35,8 @@ from tensorprobe.online.selection import (
 from tensorprobe.online.snapshots import Call, begin_call, end_call
 from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.replay.arguments import tensors_in
-from tensorprobe.report.online_text import ProgressLine, describe_failure
+from tensorprobe.report.online_text import describe_failure
+from tensorprobe.report.progress_line import ProgressLine
 from tensorprobe.standard_streams import complain
 from tensorprobe.thread_pool import Pending, ThreadPool
 

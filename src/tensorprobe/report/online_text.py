@@ -1,19 +1,11 @@
-"""What an online check says: a line while it works, one for each failure, and a summary."""
+"""What an online check says: a line for each failure, and a summary."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol
 
-from tensorprobe.clean_text import one_line
-
-__all__ = ["FailureLine", "ProgressLine", "SummaryLines", "describe_failure", "summary_lines"]
-
-_EVERY = 0.5
-_QUIET = 2.0
+__all__ = ["FailureLine", "SummaryLines", "describe_failure", "summary_lines"]
 
 
 class FailureLine(Protocol):
@@ -109,34 +101,3 @@ def summary_lines(report: SummaryLines, folder: str) -> list[str]:
         lines.append("nothing was checked, so nothing is known")
     lines += [f"note: {note}" for note in report.notes]
     return [*lines, f"the table and the data are in {folder}"]
-
-
-class ProgressLine:
-    """One line on a terminal that says how far a check is; nothing where nobody looks."""
-
-    def __init__(self) -> None:
-        self._start = self._last = time.monotonic()
-        self._width = 0
-
-    def show(self, seen: int, failed: int, name: str) -> None:
-        """Say how far the check is, if that was not said just before."""
-        now = time.monotonic()
-        if now - self._last < _EVERY or now - self._start < _QUIET:
-            return
-        self._last = now
-        stream = sys.stderr
-        with suppress(OSError, ValueError):
-            if stream is None or not stream.isatty():
-                return
-            text = one_line(f"{seen} operators, {failed} failed, now {name}")[:78]
-            stream.write("\r" + text.ljust(self._width))
-            stream.flush()
-            self._width = len(text)
-
-    def clear(self) -> None:
-        """Take the line away, before something else is written."""
-        if self._width and sys.stderr is not None:
-            with suppress(OSError, ValueError):
-                sys.stderr.write("\r" + " " * self._width + "\r")
-                sys.stderr.flush()
-        self._width = 0
