@@ -392,7 +392,8 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
         parents=[common],
         help="check each recorded call against the CPU, without a second run",
         description="Make every recorded call again, on the device and in higher precision on the "
-        "CPU, and say which ones compute something else.",
+        "CPU, and say which ones compute something else. What the older tools' rule (cosine, 双千, "
+        "双万) says stands beside the verdict.",
         epilog=_PRECHECK_EXAMPLES,
         formatter_class=formatter,
     )

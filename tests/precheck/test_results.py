@@ -17,7 +17,7 @@ STAMP = "20260102030405"
 
 def result(number: int, message: str = "") -> CallResult:
     name = f"Torch.add.{number}"
-    cells = tuple(str(place) for place in range(19))
+    cells = tuple(str(place) for place in range(20))
     rows = tuple(
         OutputRow(f"{name}.forward.output.{i}", "torch.float64", "torch.float32", "(2, 3)", cells,
                   "pass", message)
@@ -43,14 +43,14 @@ def test_titles_and_rows(tmp_path: Path) -> None:
     rows, details = read(files.result_path), read(files.details_path)
     assert files.result_path.name == f"accuracy_checking_result_{STAMP}.csv"
     assert tuple(rows[0]) == RESULT_TITLES and tuple(details[0]) == DETAIL_TITLES
-    assert rows[1] == ["Torch.add.0", "pass", " ", ""]
+    assert rows[1] == ["Torch.add.0", "pass", " ", "", "", ""]
     assert [row[0] for row in details[1:3]] == [
         "Torch.add.0.forward.output.0",
         "Torch.add.0.forward.output.1",
     ]
     assert details[1][DETAIL_TITLES.index("Status")] == "pass"
     assert details[1][DETAIL_TITLES.index("ULP误差大于阈值占比")] == "16"
-    assert details[1][-2:] == ["17", "18"]
+    assert details[1][-3:] == ["17", "18", "19"]
 
 
 @pytest.mark.parametrize("cut_result", [0, 1, 20, 60, 90, 150])

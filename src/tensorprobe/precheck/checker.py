@@ -22,6 +22,7 @@ from tensorprobe.precheck.check import check_call
 from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.columns import metric_cells
 from tensorprobe.precheck.judge import Judgement
+from tensorprobe.precheck.older_rule import worst_older_verdict
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.precheck.repro import save_error
 from tensorprobe.precheck.stopwatch import Stopwatch
@@ -260,7 +261,15 @@ def _result_of(name: str, call: ApiCall, checked: CheckedCall, note: str) -> Cal
         checked.device_seconds,
         checked.reference_seconds,
         dict(checked.phases),
+        older_forward=_older_of(checked, "forward"),
+        older_backward=_older_of(checked, "backward"),
     )
+
+
+def _older_of(checked: CheckedCall, direction: str) -> str:
+    """Return what the older rule says of a call one way: the worst of its outputs there."""
+    outputs = [output for output in checked.outputs if output.place.startswith(direction)]
+    return worst_older_verdict(output.judgement.older for output in outputs) or ""
 
 
 def _row_of(call: ApiCall, output: CheckedOutput) -> OutputRow:

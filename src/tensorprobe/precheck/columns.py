@@ -6,11 +6,11 @@ from tensorprobe.precheck.judge import Judgement
 
 __all__ = ["metric_cells"]
 
-_BLANKS = 19
+_BLANKS = 20
 
 
 def metric_cells(judgement: Judgement) -> tuple[str, ...]:
-    """Return the cells of the metric columns, and the two of the tolerance; blank where unknown.
+    """Return the cells of the metric columns, and those behind the message; blank where unknown.
 
     >>> metric_cells(Judgement("pass", unequal=0.0))[:6]
     ('', '', '', '', '', '0')
@@ -19,6 +19,7 @@ def metric_cells(judgement: Judgement) -> tuple[str, ...]:
     if numbers is None:
         cells = [""] * _BLANKS
         cells[5] = _text(judgement.unequal)
+        cells[-1] = judgement.older or ""
         return tuple(cells)
     pair = numbers.pair
     cells = [
@@ -40,6 +41,7 @@ def metric_cells(judgement: Judgement) -> tuple[str, ...]:
         _text(numbers.ulp_over),
         _text(numbers.distance),
         _text(judgement.limit),
+        judgement.older or "",
     ]
     return tuple(cells)
 

@@ -52,6 +52,7 @@ def run_precheck(dump: str, **options: Any) -> int:
             for line in report.worst_first()
         ],
         counts=report.counts,
+        older=report.older_counts,
         stands_for=report.stands_for,
         skipped=skip_reasons(report),
         paths=(*report.result_paths, *report.details_paths),

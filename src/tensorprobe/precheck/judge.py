@@ -6,10 +6,8 @@
     else: as sums that are kept in a half would be, and other errors for other inputs ─► warning
     else: as far off as rounding noise moves the precise result ─► warning, else error
 
-The limits of the older tools (cosine over 0.99; 99.9 % of the elements of float16 and bfloat16
-within 1/1000, 99.99 % of float32 within 1/10000) are named in the message where they are missed. On
-their own they decide nothing in a half precision: two neighbouring bfloat16 numbers lie up to
-1/128 apart, so that one differing rounding misses 1/1000.
+What the rule of the older tools says (`older_rule`) stands beside the verdict, and the message
+names the limits of it that are missed. It decides nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import torch
 
 from tensorprobe.metrics.pair import PairNumbers, Unavailable, relative_distance
 from tensorprobe.precheck.measure import OutputNumbers, measure_first, measure_output
+from tensorprobe.precheck.older_rule import OlderVerdict, hold_against_older_rule
 from tensorprobe.precheck.within_noise import NoiseLimits, lies_within_noise
 from tensorprobe.summary.host import have_equal_bits
 
@@ -66,16 +65,6 @@ class Resemblance(NamedTuple):
 Verdict = Literal["pass", "warning", "error", "SKIP"]
 _ORDER: tuple[Verdict, ...] = ("SKIP", "pass", "warning", "error")
 
-_COSINE_LIMIT = 0.99
-# Of each dtype: the share that must lie within, the bound, its place in OutputNumbers.within.
-_RATIO_LIMITS = {
-    torch.float16: (0.999, "双千", 1),
-    torch.bfloat16: (0.999, "双千", 1),
-    torch.float32: (0.9999, "双万", 2),
-    torch.float64: (0.9999, "双万", 2),
-    torch.complex64: (0.9999, "双万", 2),
-    torch.complex128: (0.9999, "双万", 2),
-}
 _UNITS = {
     torch.float16: 2.0**-11,
     torch.bfloat16: 2.0**-8,
@@ -127,6 +116,7 @@ class Judgement:
         unequal: share of elements that differ as values.
         excess: how many times the tolerance was exceeded, to sort by; 0 when it was not.
         pair: the numbers of one pass, where no more was measured.
+        older: what the rule of the older tools says; None where it says nothing, as of integers.
     """
 
     verdict: Verdict
@@ -136,6 +126,7 @@ class Judgement:
     unequal: float | None = None
     excess: float = 0.0
     pair: PairNumbers | None = None
+    older: OlderVerdict | None = None
 
 
 def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
@@ -206,19 +197,23 @@ def judge_output(
         resemblance: says whether the device errs alike for other inputs, which rounding does not;
             asked only when needed. Without it no sum in a half explains anything.
     """
+    dtype = candidate.dtype
+    is_exact = not (dtype.is_floating_point or dtype.is_complex)
+    other = reference.is_floating_point() or reference.is_complex()
     if candidate.shape != reference.shape:
         return Judgement(
             "error",
             f"the device gave the shape {list(candidate.shape)}, the reference "
             f"{list(reference.shape)}",
             excess=math.inf,
+            older="fail" if other else None,
         )
-    dtype = candidate.dtype
-    is_exact = not (dtype.is_floating_point or dtype.is_complex)
-    other = reference.is_floating_point() or reference.is_complex()
     if is_exact is other and candidate.numel():
         return Judgement(
-            "error", f"the device gave {dtype}, the reference {reference.dtype}", excess=math.inf
+            "error",
+            f"the device gave {dtype}, the reference {reference.dtype}",
+            excess=math.inf,
+            older="fail",
         )
     if is_exact:
         return _judge_exactly(candidate, reference, noise)
@@ -227,12 +222,14 @@ def judge_output(
     limit = _limit_of(dtype, length, _typical_size(numbers.pair))
     unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
     excess = _excess(numbers, limit)
-    missed = _missed_limits(dtype, numbers)
+    # The older tools go by what they see: the dtype of the result.
+    older = hold_against_older_rule(candidate.dtype, numbers)
+    missed = older.missed
 
     def judgement(verdict: Verdict, *reasons: str) -> Judgement:
         message = "; ".join(reason for reason in reasons if reason)
         worst = 0.0 if verdict == "pass" else excess
-        return Judgement(verdict, message, numbers, limit, unequal, worst)
+        return Judgement(verdict, message, numbers, limit, unequal, worst, older=older.verdict)
 
     if excess <= 1.0:
         within = f"{missed}, which rounding in {dtype} explains" if missed else ""
@@ -346,18 +343,6 @@ def _is_own_sum(
     allowed = limit + walk * rounding_unit(dtype)
     # Not all elements are sums of as many numbers.
     return numbers.distance <= allowed and numbers.worst <= _ELEMENT * allowed
-
-
-def _missed_limits(dtype: torch.dtype, numbers: OutputNumbers) -> str:
-    missed = []
-    if numbers.cosine is not None and numbers.cosine <= _COSINE_LIMIT:
-        missed.append(f"cosine {numbers.cosine:.6g} is not over {_COSINE_LIMIT}")
-    if dtype in _RATIO_LIMITS:
-        limit, title, place = _RATIO_LIMITS[dtype]
-        share = numbers.within[place]
-        if share < limit:
-            missed.append(f"{title} {share:.6g} is below {limit}")
-    return ", ".join(missed)
 
 
 def _describe_excess(dtype: torch.dtype, numbers: OutputNumbers, limit: float, length: int) -> str:

@@ -18,7 +18,8 @@ class OutputRow:
         reference_dtype: the dtype that the reference was computed in.
         device_dtype: the dtype of the device's result.
         shape: its shape.
-        cells: the metrics in the order of the details' columns; blank where there is none.
+        cells: the metrics in the order of the details' columns, and what stands behind the message;
+            blank where there is none.
         status: pass, warning, error or SKIP.
         message: which number missed which limit, or why it was skipped.
     """
@@ -47,6 +48,8 @@ class CallResult:
         reference_seconds: time in the call on the reference side, both ways.
         phases: seconds of everything that was done, by phase; see `stopwatch`.
         unread: what of the dump could not be read meanwhile.
+        older_forward: pass or fail by the rule of the older tools; blank where it says nothing.
+        older_backward: likewise.
     """
 
     name: str
@@ -59,6 +62,8 @@ class CallResult:
     reference_seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    older_forward: str = ""
+    older_backward: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `json` can write; `from_json` makes it a result again."""

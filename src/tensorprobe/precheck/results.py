@@ -3,7 +3,8 @@
 A call's details are written before its verdict. What follows the last whole verdict, in either
 file, was cut off in the middle and is written anew; so an interrupted run that is resumed leaves
 the same bytes as one that was not. Every call has a line in the details, also one that was not
-judged: where the details lack a call, it and all behind it are checked again.
+judged: where the details lack a call, it and all behind it are checked again. A file that an
+earlier version began has fewer columns, and goes on with those.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from typing import BinaryIO
 
 from tensorprobe.errors import DumpError, ReportError
 from tensorprobe.precheck.outcome import CallResult, OutputRow
-from tensorprobe.report.accuracy_titles import DETAIL_TITLES, RESULT_TITLES
+from tensorprobe.report.accuracy_titles import (
+    DETAIL_TITLES,
+    FIRST_DETAIL_TITLES,
+    FIRST_RESULT_TITLES,
+    METRIC_TITLES,
+    RESULT_TITLES,
+)
 from tensorprobe.report.csv_table import harmless_cell
 
 __all__ = ["ResultFiles", "cell_of", "make_folder", "new_stamp", "stamp_of"]
@@ -92,15 +99,19 @@ class ResultFiles:
         self.done: list[tuple[str, ...]] = []
         make_folder(folder)
         result_ends, details_ends = [0], [0]
-        for row, end in _whole_rows(self.result_path, RESULT_TITLES):
-            if tuple(row) == RESULT_TITLES:
-                result_ends[0] = end
+        result_width, details_width = len(RESULT_TITLES), len(DETAIL_TITLES)
+        for row, end in _whole_rows(self.result_path, (RESULT_TITLES, FIRST_RESULT_TITLES)):
+            if not result_ends[0]:
+                result_width, result_ends[0] = len(row), end
             else:
                 self.done.append(tuple(row))
                 result_ends.append(end)
         places = {row[0]: place for place, row in enumerate(self.done, 1)}
-        for row, end in _whole_rows(self.details_path, DETAIL_TITLES):
-            place = 0 if tuple(row) == DETAIL_TITLES else _place_of(row[0], places)
+        for row, end in _whole_rows(self.details_path, (DETAIL_TITLES, FIRST_DETAIL_TITLES)):
+            if not details_ends[0]:
+                details_width, details_ends[0] = len(row), end
+                continue
+            place = _place_of(row[0], places)
             if place is None or place - len(details_ends) not in (-1, 0):
                 break
             details_ends[place:] = [end]
@@ -119,6 +130,9 @@ class ResultFiles:
                 f"{err.filename or folder} cannot be written: {err.strerror}"
             ) from err
         self._is_new = result_ends == [0]
+        # A file that an earlier version began goes on with the columns that it has.
+        self._details_width = details_width if details_end else len(DETAIL_TITLES)
+        self._result_width = result_width if result_end else len(RESULT_TITLES)
         if not details_end:
             self._append(self._details, [DETAIL_TITLES], mark=_MARK)
         if not result_end:
@@ -139,9 +153,10 @@ class ResultFiles:
         """Add one call: its details, then its verdict."""
         self._is_new = False
         rows = result.rows or (_row_of_whole(result),)
-        self._append(self._details, [_detail_cells(row) for row in rows])
+        self._append(self._details, [_detail_cells(row)[: self._details_width] for row in rows])
         verdicts = (shown_name, result.forward, result.backward or " ", result.message)
-        self._append(self._result, [verdicts])
+        older = (result.older_forward, result.older_backward)
+        self._append(self._result, [(*verdicts, *older)[: self._result_width]])
 
     @staticmethod
     def _append(file: BinaryIO, rows: Sequence[Sequence[str]], *, mark: str = "") -> None:
@@ -155,9 +170,9 @@ class ResultFiles:
 
 
 def _detail_cells(row: OutputRow) -> tuple[str, ...]:
-    metrics, tolerance = row.cells[:-2], row.cells[-2:]
+    metrics, others = row.cells[: len(METRIC_TITLES)], row.cells[len(METRIC_TITLES) :]
     start = (row.name, row.reference_dtype, row.device_dtype, row.shape)
-    return (*start, *metrics, row.status, row.message, *tolerance)
+    return (*start, *metrics, row.status, row.message, *others)
 
 
 def cell_of(text: str) -> str:
@@ -184,26 +199,28 @@ def _place_of(value_name: str, places: Mapping[str, int]) -> int | None:
     return None
 
 
-def _whole_rows(path: Path, titles: Sequence[str]) -> Iterator[tuple[list[str], int]]:
-    """Yield each whole line of a file as cells, and where it ends.
+def _whole_rows(path: Path, known: Sequence[tuple[str, ...]]) -> Iterator[tuple[list[str], int]]:
+    """Yield each whole line of a file as cells, and where it ends: first its titles.
 
     Raises:
-        DumpError: the first line is not the titles.
+        DumpError: these are none of those that are known.
     """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return
-    end = 0
+    end = width = 0
     for line in data.splitlines(keepends=True):
         if not line.endswith(b"\n"):
             return
         end += len(line)
         text = line.decode("utf-8-sig", errors="replace")
         cells = next(csv.reader([text]), [])
-        if end == len(line) and tuple(cells) != tuple(titles):
-            raise DumpError(f"{path} is no result of this pre-check: its titles are others")
-        if len(cells) != len(titles):
+        if not width:
+            if tuple(cells) not in known:
+                raise DumpError(f"{path} is no result of this pre-check: its titles are others")
+            width = len(cells)
+        if len(cells) != width:
             return
         yield cells, end
 

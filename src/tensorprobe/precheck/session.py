@@ -32,7 +32,11 @@ OnProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class CheckedLine:
-    """One call in the report: as in the result file, how bad it is, and what it took."""
+    """One call in the report: as in the result file, how bad it is, and what it took.
+
+    `older_forward` and `older_backward` are what the rule of the older tools says: pass, fail, or
+    blank where it says nothing (docs/precheck.md).
+    """
 
     part: str
     name: str
@@ -41,6 +45,14 @@ class CheckedLine:
     message: str
     excess: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
+    older_forward: str = ""
+    older_backward: str = ""
+
+    @property
+    def older_verdict(self) -> str:
+        """Pass or fail by the rule of the older tools, the worse one of both directions."""
+        found = (self.older_forward, self.older_backward)
+        return "fail" if "fail" in found else "pass" if "pass" in found else ""
 
     @property
     def verdict(self) -> str:
@@ -83,6 +95,15 @@ class PrecheckReport:
         """How many calls got each verdict."""
         found = Counter(line.verdict for line in self.lines)
         return {verdict: found[verdict] for verdict in _VERDICTS}
+
+    @property
+    def older_counts(self) -> dict[str, int]:
+        """How many calls pass and fail by the rule of the older tools.
+
+        The others it does not judge, and rows of a resumed file that has no column for it.
+        """
+        found = Counter(line.older_verdict for line in self.lines)
+        return {verdict: found[verdict] for verdict in ("pass", "fail")}
 
     @property
     def has_errors(self) -> bool:
@@ -249,14 +270,18 @@ class _Part:
                 f"{self.files.result_path} holds other calls than this dump with these options; "
                 "resume with the same dump and options, or start anew without --resume"
             )
-        for call, (name, forward, backward, message) in zip(planned, self.files.done, strict=False):
+        for call, row in zip(planned, self.files.done, strict=False):
+            name, forward, backward, message, *older = row
             stands = _STANDS in message
             if stands != (call.stands_for > 1) or not message.endswith(_note_of(call)):
                 raise DumpError(
                     f"{self.files.result_path} was begun {'with' if stands else 'without'} "
                     f"--dedupe or for other calls ({name}); resume with the same dump and options"
                 )
-            self.lines.append(CheckedLine(dump.label, name, forward, backward.strip(), message))
+            line = CheckedLine(dump.label, name, forward, backward.strip(), message)
+            if older:
+                line = replace(line, older_forward=older[0], older_backward=older[1])
+            self.lines.append(line)
 
     def orders(self) -> list[Order]:
         """Return what is still to be checked."""
@@ -282,6 +307,8 @@ class _Part:
                     message,
                     ready.excess,
                     ready.phases,
+                    ready.older_forward,
+                    ready.older_backward,
                 )
             )
 

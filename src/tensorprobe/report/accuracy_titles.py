@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["DETAIL_TITLES", "METRIC_TITLES", "RESULT_TITLES"]
+__all__ = [
+    "DETAIL_TITLES",
+    "FIRST_DETAIL_TITLES",
+    "FIRST_RESULT_TITLES",
+    "METRIC_TITLES",
+    "RESULT_TITLES",
+]
 
-RESULT_TITLES = ("API name", "Forward Test Success", "Backward Test Success", "Message")
+# Our files had these alone before the older rule got its columns; such a file is still resumed.
+FIRST_RESULT_TITLES = ("API name", "Forward Test Success", "Backward Test Success", "Message")
+
+# The older tools stop after the message; who reads by title sees no difference.
+RESULT_TITLES = (*FIRST_RESULT_TITLES, "Older Rule Forward", "Older Rule Backward")
 
 METRIC_TITLES = (
     "余弦相似度",
@@ -26,7 +36,7 @@ METRIC_TITLES = (
     "ULP误差大于阈值占比",
 )
 
-DETAIL_TITLES = (
+FIRST_DETAIL_TITLES = (
     "API Name",
     "Bench Dtype",
     "DEVICE Dtype",
@@ -34,7 +44,8 @@ DETAIL_TITLES = (
     *METRIC_TITLES,
     "Status",
     "Message",
-    # The older tools stop here; who reads by title sees no difference.
     "Relative Distance",
     "Tolerance",
 )
+
+DETAIL_TITLES = (*FIRST_DETAIL_TITLES, "Older Rule")

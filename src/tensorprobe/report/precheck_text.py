@@ -17,6 +17,7 @@ __all__ = ["CallLine", "print_precheck"]
 
 _STYLES = {"error": "bold red", "warning": "yellow", "pass": "green", "SKIP": "dim"}
 _MOST_LINES = 20
+_OLDER_RULE = "by the older tools' rule (cosine over 0.99, and 双千 or 双万)"
 
 
 class CallLine(NamedTuple):
@@ -34,6 +35,7 @@ def print_precheck(
     *,
     worst: Sequence[CallLine],
     counts: Mapping[str, int],
+    older: Mapping[str, int],
     stands_for: int,
     skipped: Mapping[str, int],
     paths: Sequence[Path],
@@ -45,6 +47,7 @@ def print_precheck(
         console: where to.
         worst: the calls that failed or are doubtful, worst first.
         counts: how many calls got each verdict.
+        older: how many pass and fail by the rule of the older tools.
         stands_for: how many calls the checked ones are in the dump.
         skipped: how many calls were skipped for each reason.
         paths: the files that were written.
@@ -73,6 +76,10 @@ def print_precheck(
     repeated = f" (for {stands_for} in the dump)" if stands_for > total else ""
     text = f"{total} calls{repeated}: {verdicts or 'none'}; {seconds:.1f} s"
     print_styled(console, Text(text))
+    if judged := sum(older.values()):
+        by_older = ", ".join(f"{count} {verdict}" for verdict, count in older.items())
+        others = f"; it does not judge {total - judged}" if total > judged else ""
+        print_styled(console, Text(f"{_OLDER_RULE}: {by_older}{others}"))
     for path in paths:
         print_styled(console, Text(str(path)))
 
