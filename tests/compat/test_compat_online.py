@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from faults import WrongKernel
 
 from msprobe.pytorch.common import seed_all
 from msprobe.pytorch.online_dispatch import PtdbgDispatch
 from tensorprobe import TensorprobeError
-
-sys.path.append(str(Path(__file__).parents[1] / "online"))
-from faults import WrongKernel
 
 
 def test_forward_and_backward_as_in_the_manual(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 import models
@@ -46,10 +47,17 @@ FAULTS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def checked_step(
     folder: Path, model_name: str, precision: str, fault: WrongKernel, **options: object
 ) -> OnlineReport:
-    torch.set_num_threads(1)
     torch.manual_seed(3)
     case = models.CASES[model_name]
     model = case.build().train()
