@@ -312,6 +312,18 @@ def _parser() -> argparse.ArgumentParser:
     online.add_argument(
         "--exclude", metavar="NAME", action="append", help="not operators that hold this, or fit"
     )
+    online.add_argument(
+        "--memory-limit", type=int, metavar="N", help="bytes that may wait for --jobs (2 GiB)"
+    )
+    online.add_argument(
+        "--disk-limit", type=int, metavar="N", help="bytes of data that are kept at most (20 GiB)"
+    )
+    online.add_argument(
+        "--statistics",
+        action="store_true",
+        default=None,
+        help="maximum, minimum and mean of outputs that pass, too",
+    )
     run.add_argument(
         "-m",
         dest="module",
@@ -629,7 +641,19 @@ def _blame(arguments: argparse.Namespace) -> int:
     )
 
 
-_ONLINE = ("mode", "tag", "jobs", "precision", "every", "max_bytes", "include", "exclude")
+_ONLINE = (
+    "mode",
+    "tag",
+    "jobs",
+    "precision",
+    "every",
+    "max_bytes",
+    "include",
+    "exclude",
+    "memory_limit",
+    "disk_limit",
+    "statistics",
+)
 _CAPTURE = ("config", "task", "level", "rank", "list")
 
 
