@@ -34,6 +34,10 @@ class WrongKernel(TorchDispatchMode):
         if self.count != self.call:
             return result
         self.was_made = True
+        if result is None:
+            # What it has done is in the tensors of its first argument.
+            args[0][-1].mul_(1.03)
+            return result
         if isinstance(result, (tuple, list)):
             place = next(i for i, value in enumerate(result) if _is_float(value))
             return type(result)(

@@ -142,6 +142,7 @@ def check_call(
             is_live=True,
             # What is only moved is as exact in its own dtype, which takes half the memory.
             may_raise=precision == "higher" and not keeps_numbers(call.func),
+            writes_unseen=facts.writes_unseen,
         )
         checked = check_made_call(name, sides, Side(list(results)), call.find_left, settled)
         outputs = tuple(

@@ -20,7 +20,13 @@ from tensorprobe.precheck.noise import is_view
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.summary.host import is_plain
 
-__all__ = ["NO_OPERATOR", "OperatorFacts", "facts_of", "why_not_this_call"]
+__all__ = [
+    "NO_OPERATOR",
+    "OperatorFacts",
+    "facts_of",
+    "why_not_these_results",
+    "why_not_this_call",
+]
 
 NO_OPERATOR = "computes nothing"
 """Why a mark of a profiler is not checked; it is not counted either."""
@@ -36,6 +42,7 @@ _ABOUT_MEMORY = frozenset(
 _BY_STRIDES = frozenset(
     ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "_reshape_alias")
 )
+_OF_TORCH = frozenset(("aten", "prims"))
 # Arguments without which a random operator draws nothing.
 _SHARES = ("dropout_p", "p", "dropout")
 
@@ -95,13 +102,14 @@ def facts_of(func: Any) -> OperatorFacts:
     return OperatorFacts(
         name,
         str(func),
-        space in ("aten", "prims"),
+        space in _OF_TORCH,
         reason,
         torch.Tag.nondeterministic_seeded in func.tags,
         frozenset(place for place, _ in written),
         frozenset(argument for _, argument in written),
         is_view(func),
-        plain in WRITES_UNSEEN,
+        # Nobody knows what an operator of the user's own writes into.
+        space not in _OF_TORCH or plain in WRITES_UNSEEN,
     )
 
 
@@ -116,6 +124,14 @@ def why_not_this_call(
         return _RANDOM
     if facts.name in _BY_STRIDES and not _is_whole(args[0]):
         return "looks at memory beyond its tensor's elements"
+    return ""
+
+
+def why_not_these_results(result: Any) -> str:
+    """Say why what a call returned cannot be compared; empty if it can be."""
+    for tensor in tensors_in(result):
+        if not is_plain(tensor):
+            return f"a {_kind_of(tensor)} among its results"
     return ""
 
 

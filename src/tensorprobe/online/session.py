@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
+from tensorprobe.capture.dispatch_modes import without_dispatch_modes
 from tensorprobe.capture.graph_edges import next_sequence_number
 from tensorprobe.capture.process import current_rank
 from tensorprobe.capture.stacks import StackReader
@@ -30,6 +32,7 @@ from tensorprobe.online.selection import (
     NO_OPERATOR,
     OperatorFacts,
     facts_of,
+    why_not_these_results,
     why_not_this_call,
 )
 from tensorprobe.online.snapshots import Call, begin_call, end_call
@@ -92,7 +95,8 @@ class OnlineSession:
         if facts.reason is NO_OPERATOR:
             return None
         try:
-            return self._take(func, facts, args, kwargs)
+            with _unseen():
+                return self._take(func, facts, args, kwargs)
         except Exception as err:  # noqa: BLE001 - counted and told
             self._note_trouble(facts, err)
             return None
@@ -152,27 +156,35 @@ class OnlineSession:
     def _end(self, call: Call, result: Any) -> None:
         """Take what a call gave, and check it here or have it checked."""
         try:
-            waits = self._pool is not None
-            end_call(call, result, waits=waits)
-            options = self._options
-            check = partial(
-                check_call,
-                call,
-                options.precision,
-                self._settled,
-                with_statistics=options.statistics,
-            )
-            if self._pool is None:
-                checked = check()
-                with self._lock:
-                    self._settle(checked)
-                return
-            with self._lock:
-                self._waiting.append((call, self._pool.submit(check)))
-                self._waiting_bytes += call.nbytes
-                self._settle_waiting(down_to=self._options.memory_limit)
+            with _unseen():
+                self._take_results(call, result)
         except Exception as err:  # noqa: BLE001 - counted and told
             self._note_trouble(call.facts, err)
+
+    def _take_results(self, call: Call, result: Any) -> None:
+        reason = why_not_these_results(result)
+        if reason:
+            with self._lock:
+                self._tally.skip(call.facts.name, reason)
+            return
+        options = self._options
+        end_call(call, result, waits=self._pool is not None)
+        check = partial(
+            check_call,
+            call,
+            options.precision,
+            self._settled,
+            with_statistics=options.statistics,
+        )
+        if self._pool is None:
+            checked = check()
+            with self._lock:
+                self._settle(checked)
+            return
+        with self._lock:
+            self._waiting.append((call, self._pool.submit(check)))
+            self._waiting_bytes += call.nbytes
+            self._settle_waiting(down_to=options.memory_limit)
 
     # --- what is found -----------------------------------------------------------------------
 
@@ -276,6 +288,13 @@ class OnlineSession:
             files.kept_bytes,
             tuple(notes),
         )
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Let nothing of what is on around the run (a capture, the user's modes) see our own work."""
+    with torch._C.DisableTorchFunction(), without_dispatch_modes():
+        yield
 
 
 _SHOWN_EXAMPLES = 3

@@ -108,6 +108,7 @@ class BothSides:
             be loaded again, so that the candidate, too, is given copies, and what holds for all
             threads, as the default dtype does, stays as it is.
         may_raise: whether the reference may compute in a wider dtype.
+        writes_unseen: whether it may write into inputs without raising their versions.
         watch: takes the time of each phase.
 
     Attributes:
@@ -143,6 +144,7 @@ class BothSides:
         lost: Sequence[str] = (),
         is_live: bool = False,
         may_raise: bool = True,
+        writes_unseen: bool = False,
         watch: Stopwatch | None = None,
     ) -> None:
         self.watch = watch or Stopwatch()
@@ -158,7 +160,7 @@ class BothSides:
         self._wanted = tuple(wanted)
         self._recorded_half = recorded_half
         self._lost = lost
-        self._writes_unseen = name.api_name in UNSEEN_WRITERS
+        self._writes_unseen = writes_unseen or name.api_name in UNSEEN_WRITERS
         self.is_live = is_live
         self._may_raise = may_raise
         self._base: list[torch.Tensor] | None = None
@@ -286,6 +288,7 @@ class BothSides:
             with_gradients=self._wants_gradients,
             copies_leaves=self.copies_leaves,
             watches_writes=self._writes_unseen,
+            returns_statements=not self.is_live,
             around=around,
             timed=self.watch.phase("device"),
         )
@@ -374,6 +377,7 @@ class BothSides:
                 with_gradients=self._wants_gradients,
                 copies_leaves=self.copies_leaves,
                 watches_writes=self._writes_unseen,
+                returns_statements=not self.is_live,
                 around=around,
                 timed=self.watch.phase("reference"),
             )

@@ -48,6 +48,7 @@ def run_forward(
     with_gradients: bool,
     copies_leaves: bool,
     watches_writes: bool = False,
+    returns_statements: bool = True,
     around: AbstractContextManager[Any] | None = None,
     timed: AbstractContextManager[Any] | None = None,
 ) -> Side:
@@ -60,6 +61,7 @@ def run_forward(
         with_gradients: whether autograd watches.
         copies_leaves: the call may write into its inputs, which leaves of a graph do not allow.
         watches_writes: the call writes into inputs without raising their versions.
+        returns_statements: what a call without a result leaves in its first argument is its result.
         around: entered around the call and what belongs to it.
         timed: entered around the call alone.
 
@@ -104,8 +106,8 @@ def run_forward(
     for place, old in enumerate(before_call):
         if not torch.equal(old, given[place].detach()):
             written.setdefault(place, given[place])
-    if not outputs and 0 in written:
-        # A statement such as x[0] = 1: what it leaves behind is its result.
+    if returns_statements and not outputs and 0 in written:
+        # Such as x[0] = 1.
         outputs = [written.pop(0)]
     after = _random_state(device) if before else []
     is_same = all(torch.equal(old, new) for old, new in zip(before, after, strict=True))

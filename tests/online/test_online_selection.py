@@ -1,0 +1,169 @@
+"""Which operators are checked, which are not and why, and which a user leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from faults import WrongKernel
+
+from tensorprobe import OnlineCheck
+from tensorprobe.errors import ConfigError
+from tensorprobe.online import OnlineReport
+
+
+def checked(folder: Path, run: Callable[[], object], **options: object) -> OnlineReport:
+    with OnlineCheck(path=folder, quiet=True, **options) as check:
+        run()
+    return check.report
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (lambda: torch.rand(3), "draws random numbers (rand)"),
+        (lambda: torch.dropout(torch.ones(9), 0.5, True), "draws random numbers (bernoulli_)"),
+        (lambda: torch.empty(3), "returns uninitialised memory (empty)"),
+        (lambda: torch.ones(3).new_empty(2), "returns uninitialised memory (new_empty)"),
+        (lambda: torch.ones(1).item(), "a matter of memory, not of numbers (_local_scalar_dense)"),
+        (
+            lambda: torch.eye(3).to_sparse() * 2,
+            "a torch.sparse_coo tensor among its arguments (mul)",
+        ),
+        (
+            lambda: torch.ones(3, device="meta") * 2,
+            "a meta tensor, which holds no numbers, among its arguments (mul)",
+        ),
+        (
+            lambda: torch.arange(9.0)[3:].as_strided((2,), (1,), 0),
+            "looks at memory beyond its tensor's elements (as_strided)",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_listed_with_its_reason(
+    tmp_path: Path, run: Callable[[], object], reason: str
+) -> None:
+    report = checked(tmp_path, run)
+    assert reason in report.skipped
+    assert report.seen == report.checked + sum(report.skipped.values())
+    assert report.failed == 0
+
+
+def test_a_dropout_that_drops_nothing_is_checked(tmp_path: Path) -> None:
+    report = checked(tmp_path, lambda: torch.native_dropout(torch.ones(9), 0.0, True))
+    assert (report.checked, report.skipped) == (2, {})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_subclass_is_skipped_and_its_own_operators_are_not(tmp_path: Path) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    report = checked(tmp_path, lambda: (nested * 2, torch.ones(2) * 2))
+    assert any("nested tensor" in reason for reason in report.skipped)
+    assert report.checked == 2
+
+
+@pytest.fixture
+def library() -> object:
+    made = torch.library.Library("online_test", "DEF")
+    made.define("thirds(Tensor x) -> Tensor")
+    made.define("add_into(Tensor(a!) x, Tensor y) -> ()")
+    yield made
+    made._destroy()
+
+
+def test_an_operator_of_the_users_own_is_checked_by_its_cpu_kernel(
+    tmp_path: Path, library: torch.library.Library
+) -> None:
+    def add_into(x: torch.Tensor, y: torch.Tensor) -> None:
+        x += y
+
+    library.impl("thirds", lambda x: x / 3, "CPU")
+    library.impl("add_into", add_into, "CPU")
+
+    def run() -> None:
+        x = torch.randn(5)
+        torch.ops.online_test.thirds(x)
+        torch.ops.online_test.add_into(x, torch.ones(5))
+
+    report = checked(tmp_path, run, include=["online_test"])
+    assert (report.checked, report.failed, report.skipped) == (2, 0, {})
+    with WrongKernel("thirds"):
+        report = checked(tmp_path, run)
+    assert [failure.name for failure in report.failures] == ["online_test.thirds_1"]
+
+
+def test_an_operator_without_a_cpu_kernel_is_skipped(
+    tmp_path: Path, library: torch.library.Library
+) -> None:
+    """Here it has one for meta tensors alone, which are not looked at."""
+    library.impl("thirds", lambda x: x / 3, "Meta")
+    with (
+        pytest.raises(NotImplementedError, match="thirds"),
+        OnlineCheck(path=tmp_path, quiet=True) as check,
+    ):
+        torch.ops.online_test.thirds(torch.ones(3))
+    assert check.report.failed == 0
+
+
+def test_what_the_user_leaves_out_is_counted(tmp_path: Path) -> None:
+    def run() -> None:
+        x = torch.ones(4, 4)
+        for _ in range(4):
+            (x @ x).relu() + 1
+
+    report = checked(tmp_path, run, include=["mm", "re*u"])
+    assert (report.checked, report.left_out) == (8, report.seen - 8)
+    report = checked(tmp_path, run, exclude=["mm"])
+    assert (report.checked, report.left_out) == (9, 4)
+    report = checked(tmp_path, run, every=2)
+    assert report.checked == 7
+    report = checked(tmp_path, run, max_bytes=63)
+    assert report.checked == 1
+
+
+def test_only_the_wanted_steps_are_checked(tmp_path: Path) -> None:
+    with OnlineCheck(path=tmp_path, quiet=True, steps=[1]) as check:
+        for factor in range(3):
+            torch.ones(2) * factor
+            check.step()
+    report = check.report
+    assert (report.checked, report.left_out) == (2, 4)
+
+
+def test_a_failure_tells_the_step_and_the_line(tmp_path: Path) -> None:
+    with WrongKernel("mul", 2), OnlineCheck(path=tmp_path, quiet=True) as check:
+        torch.ones(2) * 3
+        check.step()
+        torch.ones(2) * 3
+    (failure,) = check.report.failures
+    assert (failure.step, failure.call, failure.direction) == (1, 2, "forward")
+    assert "test_online_selection.py:" in failure.place
+    assert failure.place.endswith("in test_a_failure_tells_the_step_and_the_line")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "some"}, "mode is 'some', wanted one of all, list, auto, off"),
+        ({"mode": "list"}, "mode is list and ops is not given"),
+        ({"mode": "list", "ops": ["matmull"]}, "no such operator; did you mean matmul?"),
+        ({"ops": ["mm"]}, "ops goes with mode='list'"),
+        ({"every": 0}, "every is 0, wanted a whole number, 1 or more"),
+        ({"jobs": -1}, "jobs is -1, wanted a whole number, 0 or more"),
+        ({"steps": ["a"]}, "steps is 'a', wanted a whole number"),
+        ({"tag": "../up"}, "tag is '../up', wanted letters, digits"),
+        ({"max_bytes": 0}, "max_bytes is 0, wanted a whole number, 1 or more"),
+        ({"precision": "double"}, "precision is 'double', wanted one of higher, same"),
+        ({"include": [3]}, "include holds 3, wanted names or patterns"),
+        ({"path": None}, "path is None, wanted the name of a folder"),
+    ],
+)
+def test_what_cannot_be_used_is_told(
+    tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError) as err:
+        OnlineCheck(**{"path": tmp_path, **options})
+    assert message in str(err.value)
+    assert list(tmp_path.iterdir()) == []
