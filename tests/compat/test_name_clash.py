@@ -99,6 +99,6 @@ def test_ours_alone_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "nonsense", "Version 3\n"])
 def test_a_damaged_description_of_the_real_one_is_told_as_well(text: str, tmp_path: Path) -> None:
     (installed(tmp_path, "mindstudio-probe", "8.2.1") / "METADATA").write_text(text)
-    answer = run_python("-c", "import msprobe", paths=[OURS, tmp_path])
+    answer = run_python("-c", "import msprobe.pytorch", paths=[OURS, tmp_path])
     assert answer.returncode == 0 and answer.stderr.count("\n") == 1
     assert "mindstudio-probe of unknown version is installed beside" in answer.stderr

@@ -16,7 +16,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What is imported now takes a while, in which Ctrl-C may come.
         end_at_once()
     from tensorprobe_compat.command import main as run_command
+    from tensorprobe_compat.names import tell_of_clash
 
+    tell_of_clash("msprobe", "mindstudio-probe")
     return run_command(argv)
 
 

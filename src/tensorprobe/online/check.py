@@ -35,7 +35,7 @@ class OnlineCheck:
     always, and once more on the CPU on copies of the same inputs; what rounding does not explain is
     told as `Failed`. The run's results are, bit for bit, those without the check.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with OnlineCheck(path=folder) as check:
     ...         _ = torch.ones(2, 3) @ torch.ones(3, 2)

@@ -97,8 +97,17 @@ class OnlineFiles:
                     self._write(side, f"{call.name}_{output.place}", tensor)
 
     def close(self) -> None:
-        """Close the table."""
+        """Close the table.
+
+        Raises:
+            ReportError: its last rows cannot be written.
+        """
         self._table.close()
+
+    @property
+    def lost_rows(self) -> int:
+        """How many rows of the table could not be written."""
+        return self._table.lost
 
     def _write(self, side: str, name: str, value: Any) -> None:
         path = self.folder / side / f"{name}.npy"

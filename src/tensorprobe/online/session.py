@@ -76,6 +76,7 @@ class OnlineSession:
         self._stacks = StackReader()
         self._places: dict[int, tuple[Any, ...]] = {}
         self._notes: dict[str, None] = {}
+        self._unwritten = 0
         self._progress = ProgressLine()
         self.step = 0
 
@@ -238,12 +239,18 @@ class OnlineSession:
         """Count a call that could not be checked because of us or of the system; tell it once."""
         if is_raised_by_handler(err):
             raise err
-        reason = str(err) if isinstance(err, ReportError) else f"{type(err).__name__}: {err}"
         with self._lock:
             if isinstance(err, ReportError):
-                self._note(f"not everything could be written: {reason}")
+                self._note_unwritten(err)
             else:
-                self._tally.skip(facts.name, f"the check of it failed: {reason.splitlines()[0]}")
+                reason = f"{type(err).__name__}: {err}".splitlines()[0]
+                self._tally.skip(facts.name, f"the check of it failed: {reason}")
+
+    def _note_unwritten(self, err: ReportError) -> None:
+        self._unwritten += 1
+        # A full disk refuses every file that comes; the first is told, and how many at the end.
+        if self._unwritten == 1:
+            self._note(f"not everything could be written: {err}")
 
     def _note(self, text: str) -> None:
         if text not in self._notes:
@@ -267,12 +274,19 @@ class OnlineSession:
                 if self._pool is not None:
                     self._pool.close()
                 self._progress.clear()
-                self._files.close()
+                try:
+                    self._files.close()
+                except ReportError as err:
+                    self._note_unwritten(err)
             return self._report()
 
     def _report(self) -> OnlineReport:
         tally, files = self._tally, self._files
         notes = list(self._notes)
+        if self._unwritten > 1:
+            notes.append(f"{self._unwritten} writes have failed")
+        if files.lost_rows:
+            notes.append(f"the table lacks {files.lost_rows} rows")
         if files.left_out:
             notes.append(f"the data of {files.left_out} calls were not kept: disk_limit is reached")
         return OnlineReport(

@@ -111,12 +111,16 @@ class GrowingCsv:
         path: the file; there is none of that name yet.
         titles: its first row.
 
+    Attributes:
+        lost: how many rows could not be written; what is in the file are whole rows.
+
     Raises:
         ReportError: the file cannot be made.
     """
 
     def __init__(self, path: str | os.PathLike[str], titles: Sequence[str]) -> None:
         self._path = path
+        self.lost = 0
         self._rows: list[bytes] = []
         self._written = time.monotonic()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -135,11 +139,19 @@ class GrowingCsv:
             self._write()
 
     def _write(self) -> None:
-        data, self._rows = memoryview(b"".join(self._rows)), []
-        with reporting_trouble(self._path):
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+        rows, self._rows = self._rows, []
         self._written = time.monotonic()
+        data = memoryview(b"".join(rows))
+        with reporting_trouble(self._path):
+            end = os.fstat(self._descriptor).st_size
+            try:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except OSError:
+                self.lost += len(rows)
+                # Half a row would spoil the one behind it.
+                os.ftruncate(self._descriptor, end)
+                raise
 
     def close(self) -> None:
         """Write what is left and close the file.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe.pytorch.compare.distributed_compare import compare_distributed
 from msprobe.pytorch.compare.pt_compare import compare
+from tensorprobe_compat.names import tell_of_clash
 
 if TYPE_CHECKING:
     from tensorprobe import module_dump, module_dump_end, save, seed_all
@@ -27,6 +28,8 @@ __all__ = [
     "seed_all",
     "torch",
 ]
+
+tell_of_clash("msprobe", "mindstudio-probe")
 
 
 def __getattr__(name: str) -> Any:
