@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# As many processes as there are cores, and eight at most: each takes a gigabyte or two.
+WORKERS := --numprocesses logical --maxprocesses 8 --dist worksteal
+
 # Some processors announce AMX and stop a process that uses it; see CONTRIBUTING.md.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
@@ -26,13 +29,13 @@ demo: $(STAMP)
 	$(BIN)/python -m tensorprobe.demo demo-output
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py
@@ -43,6 +46,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/capture_data.py
 	$(BIN)/python benchmarks/precheck.py
+	$(BIN)/python benchmarks/online.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

@@ -182,7 +182,7 @@ class LlamaBlock(nn.Module):
         v = self.v(y).view(batch, length, self.groups, -1).transpose(1, 2)
         k, v = (part.repeat_interleave(self.heads // self.groups, dim=1) for part in (k, v))
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.size)
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         weights = scores.masked_fill(future, -torch.inf).softmax(-1, dtype=torch.float32)
         mixed = weights.to(v.dtype) @ v
         x = x + self.o(mixed.transpose(1, 2).reshape(batch, length, width))

@@ -120,6 +120,30 @@ def test_each_of_the_three_rules_decides(
     assert kept == ({"tanh"} if misses else set())
 
 
+def test_what_rounding_explains_is_failed_with_a_remark(folder: Path) -> None:
+    """A sum of what cancels has any direction, and errors as large as its numbers allow."""
+    script = textwrap.dedent(
+        """
+        import torch
+        from msprobe.pytorch.online_dispatch import PtdbgDispatch
+
+        torch.manual_seed(0)
+        half = torch.randn(8, 512) * 1e6
+        given = torch.cat([half, -half], 1)[:, torch.randperm(1024)]
+        with PtdbgDispatch(dump_mode="auto", dump_path="./dump"):
+            given.sum(1)
+        """
+    )
+    ended = run_script(script, folder)
+    assert ended.code == 0, ended
+    (told,) = (line for line in ended.err.splitlines() if "Failed" in line)
+    assert "Failed sum_1" in told and "by the older rule alone" in told
+    assert "0 failed" in ended.err
+    (found,) = (folder / "dump").iterdir()
+    assert [row["Accuracy Reached or Not"] for row in rows_of(found)] == ["No"]
+    assert {one.name.split("_")[0] for one in found.rglob("*.npy")} == {"sum"}
+
+
 @pytest.mark.parametrize(
     ("options", "kept"),
     [

@@ -44,4 +44,5 @@ class PtdbgDispatch(OnlineCheck):
             debug=debug,
             # The older tool's table has them of every output.
             statistics=True,
+            older_rule=True,
         )

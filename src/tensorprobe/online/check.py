@@ -59,6 +59,7 @@ class OnlineCheck:
         disk_limit: how many bytes of data are kept at most.
         statistics: write maximum, minimum and mean of outputs that pass into the table, too.
         debug: tell every operator.
+        older_rule: say `Failed` of what misses the older tools' rule alone, too, with a remark.
         quiet: do not print the summary.
 
     Attributes:
@@ -86,6 +87,7 @@ class OnlineCheck:
         disk_limit: int = 20 * _GIB,
         statistics: bool = False,
         debug: bool = False,
+        older_rule: bool = False,
         quiet: bool = False,
     ) -> None:
         self._options = make_options(
@@ -104,6 +106,7 @@ class OnlineCheck:
             disk_limit=disk_limit,
             statistics=statistics,
             debug=debug,
+            older_rule=older_rule,
         )
         self._quiet = quiet
         self._session: OnlineSession | None = None

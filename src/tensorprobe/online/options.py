@@ -48,6 +48,7 @@ class Options:
         disk_limit: how many bytes of data are kept at most.
         statistics: whether the table has maximum, minimum and mean of outputs that pass, too.
         debug: whether each operator is told.
+        older_rule: whether what misses the older rule alone is told as `Failed`, too.
     """
 
     path: Path
@@ -65,6 +66,7 @@ class Options:
     disk_limit: int = 20 * _GIB
     statistics: bool = False
     debug: bool = False
+    older_rule: bool = False
 
     def wants(self, name: str) -> bool:
         """Whether an operator is checked, by its name.
@@ -100,6 +102,7 @@ def make_options(
     disk_limit: int,
     statistics: bool,
     debug: bool,
+    older_rule: bool,
 ) -> Options:
     """Check what a user gave.
 
@@ -140,6 +143,7 @@ def make_options(
         disk_limit=disk_limit,
         statistics=bool(statistics),
         debug=bool(debug),
+        older_rule=bool(older_rule),
     )
 
 

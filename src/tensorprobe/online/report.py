@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensorprobe.online.files import place_of_call
-from tensorprobe.online.judging import CheckedOperator
+from tensorprobe.online.judging import CheckedOperator, JudgedOutput
 
-__all__ = ["Failure", "OnlineReport", "Tally"]
+__all__ = ["Failure", "OnlineReport", "Tally", "failure_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call that computed something else than the CPU, and rounding does not explain it.
+    """A call that computed something else than the CPU, by our rule or, where asked, the older one.
 
     Attributes:
         name: the operator and the number of its call, as its files are named: `mm_3`.
@@ -90,7 +90,6 @@ class Tally:
     # Which operators were skipped for a reason, a few of each.
     examples: dict[str, set[str]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
-    by_operator: Counter[str] = field(default_factory=Counter)
 
     def skip(self, name: str, reason: str) -> None:
         """Count a call that is not judged."""
@@ -108,21 +107,20 @@ class Tally:
             return None
         self.failed += 1
         failure = failure_of(checked)
-        self.by_operator[failure.operator] += 1
         if len(self.failures) < _MOST_FAILURES:
             self.failures.append(failure)
         return failure
 
 
 def failure_of(checked: CheckedOperator) -> Failure:
-    """Say what is wrong with a call."""
+    """Say what is wrong with a call; or what misses the older rule, if nothing is wrong."""
     call = checked.call
     words = []
     for output in checked.outputs:
-        if output.has_failed:
+        if output.has_failed or (output.is_explained and not checked.has_failed):
             cosine, error = output.measured.cells[0], output.measured.cells[2]
             numbers = f"cosine {_short(cosine)}, largest error {_short(error)}"
-            words.append(f"{output.place}: {numbers}; {output.judgement.message}")
+            words.append(f"{output.place}: {numbers}; {_why(output)}")
     return Failure(
         call.name,
         call.facts.operator,
@@ -133,6 +131,12 @@ def failure_of(checked: CheckedOperator) -> Failure:
         place_of_call(call.stack),
         "; ".join(words) or checked.message,
     )
+
+
+def _why(output: JudgedOutput) -> str:
+    if output.has_failed:
+        return output.judgement.message
+    return "by the older rule alone: rounding explains it"
 
 
 def _short(cell: object) -> str:

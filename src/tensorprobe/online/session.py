@@ -27,7 +27,7 @@ from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.online.files import OnlineFiles
 from tensorprobe.online.judging import CheckedOperator, check_call
 from tensorprobe.online.options import Options
-from tensorprobe.online.report import Failure, OnlineReport, Tally
+from tensorprobe.online.report import Failure, OnlineReport, Tally, failure_of
 from tensorprobe.online.selection import (
     NO_OPERATOR,
     OperatorFacts,
@@ -73,6 +73,7 @@ class OnlineSession:
         # Autograd runs a backward pass of several devices in several threads.
         self._lock = threading.RLock()
         self._counts: Counter[str] = Counter()
+        self._told: Counter[str] = Counter()
         self._stacks = StackReader()
         self._places: dict[int, tuple[Any, ...]] = {}
         self._notes: dict[str, None] = {}
@@ -212,6 +213,8 @@ class OnlineSession:
             self._files.keep_data(checked)
         if failure is not None:
             self._tell(failure)
+        elif checked.misses and self._options.older_rule:
+            self._tell(failure_of(checked))
         elif self._options.debug:
             call = checked.call
             verdict = checked.message if checked.verdict == "SKIP" else "Passed"
@@ -227,7 +230,8 @@ class OnlineSession:
         return mode == "all"
 
     def _tell(self, failure: Failure) -> None:
-        told = self._tally.by_operator[failure.operator]
+        self._told[failure.operator] += 1
+        told = self._told[failure.operator]
         if told > _MOST_TOLD:
             return
         self._progress.clear()
