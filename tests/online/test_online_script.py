@@ -123,3 +123,12 @@ def test_what_cannot_be_used_is_one_line(
     assert ended.returncode == 2
     assert message in ended.stderr and len(ended.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "taken").write_text("")
+    ended = run(tmp_path, "run", "--online", "-o", "taken", "train.py")
+    assert ended.returncode == 2, ended
+    (line,) = ended.stderr.splitlines()
+    assert "taken" in line

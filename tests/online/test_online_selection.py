@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,6 +110,60 @@ def test_an_operator_without_a_cpu_kernel_is_skipped(
     assert check.report.failed == 0
 
 
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_what_an_operator_of_the_users_own_draws_is_drawn_once(
+    tmp_path: Path, library: torch.library.Library, jobs: int
+) -> None:
+    """Its numbers, and those that the run draws while it is checked."""
+
+    def thirds(x: torch.Tensor) -> torch.Tensor:
+        before = torch.rand(3)
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.3)
+        return x / 3 + before.sum() * 0
+
+    def run() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        torch.ops.online_test.thirds(torch.ones(3))
+        time.sleep(0.1)
+        first = torch.rand(3)
+        time.sleep(0.4)
+        return [first, torch.rand(3)]
+
+    library.impl("thirds", thirds, "CPU")
+    wanted, found = run(), []
+    report = checked(tmp_path, lambda: found.extend(run()), jobs=jobs)
+    assert all(map(torch.equal, found, wanted))
+    assert report.failed == 0
+
+
+def test_reasons_that_differ_each_time_do_not_fill_the_screen(
+    tmp_path: Path, library: torch.library.Library
+) -> None:
+    calls_of_the_run: list[int] = []
+
+    def thirds(x: torch.Tensor) -> torch.Tensor:
+        if not calls_of_the_run:
+            raise RuntimeError(f"not for {next(numbers)} times")
+        calls_of_the_run.pop()
+        return x / 3
+
+    numbers = itertools.count()
+    library.impl("thirds", thirds, "CPU")
+
+    def run() -> None:
+        for number in range(50):
+            calls_of_the_run.append(number)
+            torch.ops.online_test.thirds(torch.ones(3))
+
+    report = checked(tmp_path, run)
+    assert sum(report.skipped.values()) == 50
+    assert len(report.skipped) <= 21
+    assert any(
+        reason.startswith("for other reasons (online_test.thirds") for reason in report.skipped
+    )
+
+
 def test_what_the_user_leaves_out_is_counted(tmp_path: Path) -> None:
     def run() -> None:
         x = torch.ones(4, 4)
@@ -146,6 +203,7 @@ def test_a_failure_tells_the_step_and_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"tag": "t" * 151}, "wanted up to 150 letters"),
         ({"mode": "some"}, "mode is 'some', wanted one of all, list, auto, off"),
         ({"mode": "list"}, "mode is list and ops is not given"),
         ({"mode": "list", "ops": ["matmull"]}, "no such operator; did you mean matmul?"),
@@ -153,7 +211,7 @@ def test_a_failure_tells_the_step_and_the_line(tmp_path: Path) -> None:
         ({"every": 0}, "every is 0, wanted a whole number, 1 or more"),
         ({"jobs": -1}, "jobs is -1, wanted a whole number, 0 or more"),
         ({"steps": ["a"]}, "steps is 'a', wanted a whole number"),
-        ({"tag": "../up"}, "tag is '../up', wanted letters, digits"),
+        ({"tag": "../up"}, "tag is '../up', wanted up to 150 letters, digits"),
         ({"max_bytes": 0}, "max_bytes is 0, wanted a whole number, 1 or more"),
         ({"precision": "double"}, "precision is 'double', wanted one of higher, same"),
         ({"include": [3]}, "include holds 3, wanted names or patterns"),

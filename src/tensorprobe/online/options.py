@@ -24,6 +24,8 @@ _PRECISIONS = ("higher", "same")
 _GIB = 1 << 30
 # How alike a name must be to be suggested.
 _NEAR = 0.6
+# The name of a file has 255 bytes, with a rank and a time in it.
+_LONGEST_TAG = 150
 # As the older tool has it.
 _SHARE_OF_CORES = 4
 
@@ -118,8 +120,8 @@ def make_options(
         raise ConfigError(f"precision is {precision!r}, wanted one of {', '.join(_PRECISIONS)}")
     if tag is not None and not (isinstance(tag, str) and tag and _is_plain(tag)):
         raise ConfigError(
-            f"tag is {tag!r}, wanted letters, digits, '.', '_' and '-': it becomes part of a "
-            "folder's name"
+            f"tag is {tag!r}, wanted up to {_LONGEST_TAG} letters, digits, '.', '_' and '-': it "
+            "becomes part of a folder's name"
         )
     _require_number("jobs", jobs, least=0)
     _require_number("every", every, least=1)
@@ -148,7 +150,8 @@ def make_options(
 
 
 def _is_plain(tag: str) -> bool:
-    return all(sign.isalnum() or sign in "._-" for sign in tag) and tag.isascii()
+    is_short = tag.isascii() and len(tag) <= _LONGEST_TAG
+    return is_short and all(sign.isalnum() or sign in "._-" for sign in tag)
 
 
 def _require_number(name: str, number: object, *, least: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from tensorprobe.capture.launch import start_watched
 from tensorprobe.capture.script import follow_optimizer, run_script
-from tensorprobe.errors import ConfigError
+from tensorprobe.errors import TensorprobeError
 from tensorprobe.online.check import OnlineCheck
 from tensorprobe.standard_streams import complain, reserve_descriptors
 
@@ -49,7 +49,7 @@ def main() -> NoReturn:
     try:
         options = json.loads(os.environ.pop(_VARIABLE))
         run_script(sys.argv[1:], partial(_check, OnlineCheck(**options)))
-    except ConfigError as err:
+    except TensorprobeError as err:
         complain(str(err))
         sys.exit(2)
 

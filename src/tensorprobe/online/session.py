@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,14 +19,13 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
-from tensorprobe.capture.graph_edges import next_sequence_number
 from tensorprobe.capture.process import current_rank
-from tensorprobe.capture.stacks import StackReader
 from tensorprobe.errors import ReportError
 from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.online.files import OnlineFiles
 from tensorprobe.online.judging import CheckedOperator, check_call
 from tensorprobe.online.options import Options
+from tensorprobe.online.places import Places
 from tensorprobe.online.report import Failure, OnlineReport, Tally, failure_of
 from tensorprobe.online.selection import (
     NO_OPERATOR,
@@ -47,8 +46,6 @@ __all__ = ["OnlineSession"]
 
 # Of one operator so many failures are told; all are in the table.
 _MOST_TOLD = 10
-# So many places of forward calls are remembered, for the backward passes to come.
-_MOST_PLACES = 1 << 20
 
 
 class OnlineSession:
@@ -74,8 +71,7 @@ class OnlineSession:
         self._lock = threading.RLock()
         self._counts: Counter[str] = Counter()
         self._told: Counter[str] = Counter()
-        self._stacks = StackReader()
-        self._places: dict[int, tuple[Any, ...]] = {}
+        self._places = Places()
         self._notes: dict[str, None] = {}
         self._unwritten = 0
         self._progress = ProgressLine()
@@ -107,12 +103,13 @@ class OnlineSession:
         self, func: Any, facts: OperatorFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | None:
         is_backward = torch._C._current_graph_task_id() != -1
-        stack = self._find_place(is_backward=is_backward)
+        tensors = tensors_in((args, kwargs))
+        stack = self._places.find(facts.name, tensors, is_backward=is_backward)
         with self._lock:
             self._counts[facts.name] += 1
             number, order = self._counts[facts.name], self._tally.seen
             self._tally.seen += 1
-            if not self._is_asked_for(facts, number, args, kwargs):
+            if not self._is_asked_for(facts, number, tensors):
                 self._tally.left_out += 1
                 return None
             reason = facts.reason or why_not_this_call(func, facts, args, kwargs)
@@ -131,7 +128,7 @@ class OnlineSession:
         return begin_call(make, facts, args, kwargs, waits=self._pool is not None)
 
     def _is_asked_for(
-        self, facts: OperatorFacts, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, facts: OperatorFacts, number: int, tensors: Sequence[torch.Tensor]
     ) -> bool:
         options = self._options
         if (number - 1) % options.every or not options.wants(facts.name):
@@ -140,20 +137,7 @@ class OnlineSession:
             return False
         if options.max_bytes is None:
             return True
-        tensors = tensors_in((args, kwargs))
         return sum(t.numel() * t.element_size() for t in tensors) <= options.max_bytes
-
-    def _find_place(self, *, is_backward: bool) -> tuple[Any, ...]:
-        """Return where the user's code makes the call, or made what it is the backward of."""
-        if not is_backward:
-            stack = self._stacks.read()
-            if torch.is_grad_enabled() and len(self._places) < _MOST_PLACES:
-                # Its node was made just before the operator came here.
-                self._places[next_sequence_number() - 1] = stack
-            return stack
-        node: Any = torch._C._current_autograd_node()
-        known = None if node is None else self._places.get(node._sequence_nr())
-        return self._stacks.read() if known is None else known
 
     def _end(self, call: Call, result: Any) -> None:
         """Take what a call gave, and check it here or have it checked."""
@@ -183,8 +167,10 @@ class OnlineSession:
             with self._lock:
                 self._settle(checked)
             return
+        # A user's operator may draw random numbers, which only this thread can put back.
+        pending = self._pool.submit(check) if call.facts.is_torchs else _done(check())
         with self._lock:
-            self._waiting.append((call, self._pool.submit(check)))
+            self._waiting.append((call, pending))
             self._waiting_bytes += call.nbytes
             self._settle_waiting(down_to=options.memory_limit)
 
@@ -196,21 +182,27 @@ class OnlineSession:
             call, pending = self._waiting[0]
             if not pending.is_done and self._waiting_bytes <= down_to:
                 return
+            # Who is interrupted here finds it again at the end.
+            checked = self._wait_for(call, pending)
             self._waiting.popleft()
             self._waiting_bytes -= call.nbytes
+            if checked is None:
+                continue
             try:
-                checked = pending.result()
+                self._settle(checked)
             except Exception as err:  # noqa: BLE001 - counted and told
                 self._note_trouble(call.facts, err)
-                continue
-            self._settle(checked)
+
+    def _wait_for(self, call: Call, pending: Pending[CheckedOperator]) -> CheckedOperator | None:
+        try:
+            return pending.result()
+        except Exception as err:  # noqa: BLE001 - counted and told
+            self._note_trouble(call.facts, err)
+            return None
 
     def _settle(self, checked: CheckedOperator) -> None:
         """Count, write and tell what was found of one call."""
         failure = self._tally.add(checked)
-        self._files.add(checked)
-        if self._wants_data(checked):
-            self._files.keep_data(checked)
         if failure is not None:
             self._tell(failure)
         elif checked.misses and self._options.older_rule:
@@ -220,6 +212,12 @@ class OnlineSession:
             verdict = checked.message if checked.verdict == "SKIP" else "Passed"
             complain(f"{call.name} ({call.facts.operator}): {verdict}")
         self._progress.show(self._tally.seen, self._tally.failed, checked.call.facts.operator)
+        # What is told comes first: the disk may be full.
+        try:
+            self._files.add(checked)
+        finally:
+            if self._wants_data(checked):
+                self._files.keep_data(checked)
 
     def _wants_data(self, checked: CheckedOperator) -> bool:
         mode = self._options.mode
@@ -306,6 +304,13 @@ class OnlineSession:
             files.kept_bytes,
             tuple(notes),
         )
+
+
+def _done(checked: CheckedOperator) -> Pending[CheckedOperator]:
+    """Return what is checked already in the form of what will be."""
+    pending = Pending(lambda: checked)
+    pending.do()
+    return pending
 
 
 @contextmanager
