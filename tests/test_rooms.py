@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "overflow_rule": {"errors", "names"},
     "older_tools": set(),
     "powers_of_ten": set(),
+    "byte_sizes": {"errors"},
     "config": {"errors", "textfile"},
     "metrics": {"cores", "errors", "dtypes", "tensor_data", "thread_pool"},
     "store": GROUND,

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tensorprobe._version import __version__
+from tensorprobe.byte_sizes import parse_bytes
 from tensorprobe.clean_text import one_line
 from tensorprobe.ending import Manner, ended
 from tensorprobe.errors import ConfigError
@@ -303,21 +304,15 @@ def _parser() -> argparse.ArgumentParser:
     online.add_argument("--jobs", type=int, metavar="N", help="threads in the background (0)")
     online.add_argument("--precision", help="of the reference: higher (default) or same")
     online.add_argument("--every", type=int, metavar="N", help="one of N calls of each operator")
-    online.add_argument(
-        "--max-bytes", type=int, metavar="N", help="leave out calls with larger tensors"
-    )
+    online.add_argument("--max-bytes", metavar="SIZE", help="leave out calls with larger tensors")
     online.add_argument(
         "--include", metavar="NAME", action="append", help="only operators that hold this, or fit"
     )
     online.add_argument(
         "--exclude", metavar="NAME", action="append", help="not operators that hold this, or fit"
     )
-    online.add_argument(
-        "--memory-limit", type=int, metavar="N", help="bytes that may wait for --jobs (2 GiB)"
-    )
-    online.add_argument(
-        "--disk-limit", type=int, metavar="N", help="bytes of data that are kept at most (20 GiB)"
-    )
+    online.add_argument("--memory-limit", metavar="SIZE", help="what may wait for --jobs (2GiB)")
+    online.add_argument("--disk-limit", metavar="SIZE", help="data that are kept at most (20GiB)")
     online.add_argument(
         "--statistics",
         action="store_true",
@@ -641,18 +636,17 @@ def _blame(arguments: argparse.Namespace) -> int:
     )
 
 
+_SIZES = ("max_bytes", "memory_limit", "disk_limit")
 _ONLINE = (
     "mode",
     "tag",
     "jobs",
     "precision",
     "every",
-    "max_bytes",
     "include",
     "exclude",
-    "memory_limit",
-    "disk_limit",
     "statistics",
+    *_SIZES,
 )
 _CAPTURE = ("config", "task", "level", "rank", "list")
 
@@ -662,7 +656,7 @@ def _run(arguments: argparse.Namespace) -> NoReturn:
     strangers = _CAPTURE if arguments.online else (*_ONLINE, "ops")
     for name in strangers:
         if given[name] is not None:
-            option = f"--{name.replace('_', '-')}"
+            option = _option(name)
             why = "goes with capturing, not with" if arguments.online else "goes with"
             raise ConfigError(f"{option} {why} --online; see tensorprobe run --help")
     if arguments.online:
@@ -685,6 +679,9 @@ def _run_online(arguments: argparse.Namespace) -> NoReturn:
     from tensorprobe.online.script import launch_checked
 
     options = {name: vars(arguments)[name] for name in _ONLINE}
+    for name in _SIZES:
+        if options[name] is not None:
+            options[name] = parse_bytes(options[name], _option(name))
     options["path"] = arguments.dump_path
     options["ops"] = None if arguments.ops is None else arguments.ops.split(",")
     if arguments.step is not None:
@@ -692,6 +689,10 @@ def _run_online(arguments: argparse.Namespace) -> NoReturn:
 
         options["steps"] = load_config(step=_numbers(arguments.step)).step
     launch_checked(_command(arguments), {key: v for key, v in options.items() if v is not None})
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:

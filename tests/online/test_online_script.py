@@ -112,7 +112,7 @@ def test_collectives_are_never_made_twice(tmp_path: Path) -> None:
         (("--online", "--level", "L1"), "--level goes with capturing, not with --online"),
         (("--every", "2"), "--every goes with --online"),
         (("--online", "--mode", "some"), "mode is 'some', wanted one of all, list, auto, off"),
-        (("--online", "--disk-limit", "-1"), "disk_limit is -1, wanted a whole number"),
+        (("--online", "--disk-limit", "-1"), "--disk-limit is '-1', wanted bytes, such as"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(
