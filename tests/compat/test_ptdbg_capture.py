@@ -69,7 +69,7 @@ def test_the_switch_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     folder = tmp_path / "ptdbg_dump_v3.4"
     assert f"[INFO] Dump switch is turned on. Dump data will be saved to {folder}.\n" in said
-    assert f"While it is on they are in {folder}/unfinished_{os.getpid()}" in said
+    assert f"Until it ends its calls are in {folder}/unfinished_{os.getpid()}" in said
     set_dump_switch("ON")
     assert "Dump switch is turned on already" in capsys.readouterr().out
     step(net)
@@ -81,7 +81,7 @@ def test_the_switch_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "[INFO] Dump switch is turned off.\n"
     # Where the files are meanwhile is said once.
     set_dump_switch("ON")
-    assert "While it is on" not in capsys.readouterr().out
+    assert "Until it ends" not in capsys.readouterr().out
 
 
 def test_without_a_hook_every_call_is_recorded(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_what_a_killed_run_recorded_is_where_it_said(tmp_path: Path) -> None:
     program = BEGINNING + "set_dump_switch('ON')\nnet(torch.ones(1, 2))\n"
     ended = run_script(program + "os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
     assert ended.returncode == -signal.SIGKILL
-    line = next(line for line in ended.stdout.splitlines() if "While it is on" in line)
+    line = next(line for line in ended.stdout.splitlines() if "Until it ends" in line)
     folder = line.partition(" are in ")[2].partition(", ")[0]
     assert "Functional.linear.0.forward" in open_dump(folder).parts[0]
     # And it is no obstacle to the next run.

@@ -214,11 +214,9 @@ def test_trouble_11_any_path_can_be_written_to(at_home: Path) -> None:
 
 
 def test_trouble_12_hooks_and_paths_may_come_several_times_and_in_any_order(
-    at_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    at_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tensorprobe.capture import ptdbg
-
-    monkeypatch.setattr(ptdbg.switch, "_path", None)
+    set_dump_path()  # As it is before anybody says a path.
     net = same_net()
     register_hook(net, acc_cmp_dump)
     assert capsys.readouterr().out == (

@@ -48,6 +48,9 @@ class CheckerDebugger(OlderDebugger):
     def _exit_text(self, last: int) -> str:
         return f"Model pretest: exit after iteration {last}."
 
+    def _announce_start(self) -> None:
+        announce(f"The capture has begun. {self._place_meanwhile('tensorprobe precheck')}")
+
     def _write(self, part: RankDump) -> Path | None:
         process = os.getpid()
         file = write_checker_files(part, self._base, process=process)

@@ -3,7 +3,7 @@
     set_dump_path, register_hook ─► PtdbgSwitch ─ set_dump_switch("ON") ─► PtdbgDebugger
     PtdbgDebugger ─► each step ─► {dump_path}/{tag}_v{version}/[step{N}/]rank{M}/{mode}_dump.pkl
 
-The module has one PtdbgSwitch, as those functions have no object to share.
+Which version that is, the package with the older names says: by a class made from PtdbgDebugger.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -27,7 +27,7 @@ from tensorprobe.store.dump import RankDump
 from tensorprobe.store.ptdbg_writer import PtdbgForm, write_ptdbg
 from tensorprobe.store.run_folders import RunFolders
 
-__all__ = ["PtdbgDebugger", "PtdbgSwitch", "switch"]
+__all__ = ["PtdbgDebugger", "PtdbgSwitch"]
 
 _TAG = "ptdbg_dump"
 _FOLDER = "ASCEND_WORK_PATH"
@@ -46,11 +46,15 @@ class PtdbgDebugger(OlderDebugger):
         enable_dataloader: start and stop by the iterations of a DataLoader, and end the run after
             the last of the steps.
         model: record the calls of its modules in place of those of the API.
+
+    Attributes:
         version: of ptdbg_ascend, which is part of the folder's name.
 
     Raises:
         ConfigError: a value cannot be used.
     """
+
+    version: ClassVar[str]
 
     def __init__(
         self,
@@ -60,8 +64,6 @@ class PtdbgDebugger(OlderDebugger):
         step: Sequence[int | str] | int | None = None,
         enable_dataloader: bool = False,
         model: Any = None,
-        *,
-        version: str,
     ) -> None:
         if hook_name not in ("dump", "overflow_check"):
             raise ConfigError(f"hook_name is {hook_name!r}, wanted 'dump' or 'overflow_check'")
@@ -70,7 +72,7 @@ class PtdbgDebugger(OlderDebugger):
         )
         self._arrange(
             options,
-            _tag_folder(dump_path, _TAG, version),
+            _tag_folder(dump_path, _TAG, self.version),
             model,
             step=step,
             rank=rank,
@@ -104,12 +106,9 @@ class PtdbgDebugger(OlderDebugger):
         self._is_described = False
         # Where the run was started, as the overflows' description goes there.
         self._started_in = Path(os.getcwd())
-        config = options.config(**where)
-        self._set_up_below(folder, config, model)
-        if options.is_kernels:
-            # Kernels had no such files: their dump stays one of ours.
-            self._has_folder = True
-            self._config = options.config(dump_path=folder, **where)
+        # Kernels had no such files.
+        stays_ours = options.is_kernels
+        self._set_up_below(folder, options.config(**where), model, stays_ours=stays_ours)
 
     def configure_hook(
         self,
@@ -170,17 +169,10 @@ class PtdbgDebugger(OlderDebugger):
             **self._where,
         )
 
-    def _start(self) -> None:
-        was_on = self._opened_by is not None
-        super()._start()
-        if was_on or self._opened_by is None:
-            return
+    def _announce_start(self) -> None:
         announce(f"Dump switch is turned on. Dump data will be saved to {self._folder}.")
-        if self._folder not in _folders and not self._options.is_kernels:
-            announce(
-                f"While it is on they are in {self.dump_path}, which tensorprobe opens should the "
-                "run be killed."
-            )
+        if self._folder not in _folders and not self._stays_ours:
+            announce(self._place_meanwhile("every command of tensorprobe"))
             _folders[self._folder] = RunFolders()
 
     def _stop(self) -> None:
@@ -191,10 +183,6 @@ class PtdbgDebugger(OlderDebugger):
 
     def _exit_text(self, last: int) -> str:
         return f"ptdbg: exit after iteration {list(self._config.step)}"
-
-    def _after_dump(self, folder: Path, info: DumpInfo) -> None:
-        if not self._options.is_kernels:
-            super()._after_dump(folder, info)
 
     def _write(self, part: RankDump) -> Path | None:
         rank = _rank_of(part.info, self._folder_rank, self._models)
@@ -220,10 +208,13 @@ class PtdbgDebugger(OlderDebugger):
             if not isinstance(parsed, ApiCall | ModuleCall):
                 continue
             names.append(name)
-            self._overflow_files += 1
-            number = self._overflow_files
+            number = self._overflow_files + 1
             form = PtdbgForm(f"{ptdbg_name(parsed)}_{number}", floats_alone=False)
             pkl = write_ptdbg(part, folder, form, names=[name])
+            if pkl is None:
+                # Nothing of it has a place there, as of the model as a whole.
+                continue
+            self._overflow_files = number
             announce(f"[overflow {number} times]: dump file is saved in '{pkl}'.")
         # Calls are counted anew in each step: a later one must not replace what is there.
         described = self._started_in
@@ -274,9 +265,14 @@ def _rank_of(info: DumpInfo, given: int | None, models: Models) -> int:
 
 
 class PtdbgSwitch:
-    """What `set_dump_path`, `register_hook` and `set_dump_switch` arrange together."""
+    """What the functions of ptdbg_ascend arrange together; its methods have their names.
 
-    def __init__(self) -> None:
+    Args:
+        debugger: what a capture is made of: the class that knows the version.
+    """
+
+    def __init__(self, debugger: type[PtdbgDebugger]) -> None:
+        self._class = debugger
         self._path: str | os.PathLike[str] | None = None
         self._tag = _TAG
         self._hook: PtdbgHook | None = None
@@ -286,8 +282,10 @@ class PtdbgSwitch:
         self._by_modules = False
         self._debugger: PtdbgDebugger | None = None
 
-    def set_path(self, fpath: str | os.PathLike[str] | None = None, dump_tag: str = _TAG) -> None:
-        """Say where the next dump goes.
+    def set_dump_path(
+        self, fpath: str | os.PathLike[str] | None = None, dump_tag: str = _TAG
+    ) -> None:
+        """Say where the next dump goes: `{fpath}/{dump_tag}_v{version}`.
 
         Args:
             fpath: the folder; made if need be. By default the environment's ASCEND_WORK_PATH.
@@ -296,30 +294,28 @@ class PtdbgSwitch:
         Raises:
             ConfigError: a folder cannot have such a name.
         """
-        _tag_folder(fpath, dump_tag, "0")
+        _tag_folder(fpath, dump_tag, self._class.version)
         self._path, self._tag = fpath, dump_tag
 
-    def register(
+    def register_hook(
         self,
         model: Any,
         hook: Any,
         *,
-        version: str,
-        rank: int | None = None,
         overflow_nums: int = 1,
         dump_mode: str = "api",
         dump_config: Any = None,
+        rank: int | None = None,
     ) -> None:
         """Say what to do with the calls of a run; with `overflow_check` the search begins.
 
         Args:
             model: any of the models: all are recorded.
             hook: `acc_cmp_dump` or `overflow_check`.
-            version: of ptdbg_ascend, which is part of the folder's name.
-            rank: the number of this process's folder; by default it is found.
             overflow_nums: end the search with this overflow; -1 for never.
             dump_mode: `api`; `model` records modules; `acl` goes with that mode of the switch.
             dump_config: of no use here: operators are seen without the driver.
+            rank: the number of this process's folder; by default it is found.
 
         Raises:
             AssertionError: the model is no nn.Module.
@@ -345,13 +341,11 @@ class PtdbgSwitch:
         self._model, self._hook, self._rank = model, hook, rank
         self._overflow_nums, self._by_modules = overflow_nums, dump_mode == "model"
         if hook is PtdbgHook.overflow_check:
-            self.turn_overflow_check("ON", version=version)
+            self.set_overflow_check_switch("ON")
 
-    def turn(
+    def set_dump_switch(
         self,
         switch: str,
-        *,
-        version: str,
         mode: str = "all",
         scope: Names = None,
         api_list: Names = None,
@@ -360,11 +354,10 @@ class PtdbgSwitch:
         summary_only: bool = False,
         summary_mode: str | None = None,
     ) -> None:
-        """Turn the recording of calls on, or off; what was recorded is written then.
+        """Turn the recording of calls ON, or OFF; what was recorded is written then.
 
         Args:
             switch: ON or OFF.
-            version: of ptdbg_ascend, which is part of the folder's name.
             mode: which calls.
             scope: the calls of the modes list, range, stack and acl.
             api_list: parts of the names of the calls of the mode api_list.
@@ -386,15 +379,14 @@ class PtdbgSwitch:
             summary_mode=summary_mode,
             level="L0" if self._by_modules else "L1",
         )
-        if is_on("the switch", switch):
-            if self._hook is None:
-                announce("set_dump_switch() came without register_hook(); every call is recorded")
-            self._turn_on(options, version)
-        else:
-            self._turn_off()
+        self._turn(switch, options)
 
-    def turn_overflow_check(self, switch: str, *, version: str, filter_switch: str = "OFF") -> None:
-        """Turn the search for overflows on or off.
+    def set_overflow_check_switch(self, switch: str, filter_switch: str = "OFF") -> None:
+        """Turn the search for calls that overflow ON or OFF.
+
+        Args:
+            switch: ON or OFF.
+            filter_switch: of no use here: an overflow is one of floating tensors.
 
         Raises:
             ConfigError: a value cannot be used.
@@ -404,25 +396,37 @@ class PtdbgSwitch:
             filter_switch=filter_switch,
             overflow_nums=self._overflow_nums,
         )
+        self._turn(switch, options)
+
+    def set_backward_input(self, backward_input: Any) -> None:
+        """Do nothing: the backward pass is recorded as it runs.
+
+        Args:
+            backward_input: of no use here.
+        """
+
+    def _turn(self, switch: object, options: PtdbgOptions) -> None:
         if is_on("the switch", switch):
-            self._turn_on(options, version)
+            self._turn_on(options)
         else:
             self._turn_off()
 
-    def _turn_on(self, options: PtdbgOptions, version: str) -> None:
+    def _turn_on(self, options: PtdbgOptions) -> None:
         if self._debugger is not None and not self._debugger.is_closed:
             announce("Dump switch is turned on already; it goes on as it is.")
             return
-        debugger = PtdbgDebugger.__new__(PtdbgDebugger)
+        debugger = self._class.__new__(self._class)
         debugger._arrange(
             options,
-            _tag_folder(self._path, self._tag, version),
+            _tag_folder(self._path, self._tag, self._class.version),
             self._model,
             folder_rank=self._rank,
             has_steps=False,
         )
         # Only now: what cannot be arranged is no debugger.
         self._debugger = debugger
+        if self._hook is None and options.hook is PtdbgHook.acc_cmp_dump:
+            announce("set_dump_switch() came without register_hook(); every call is recorded")
         debugger.start()
 
     def _turn_off(self) -> None:
@@ -432,7 +436,3 @@ class PtdbgSwitch:
             return
         debugger.stop()
         debugger.close()
-
-
-switch = PtdbgSwitch()
-"""What the functions of this process share."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Literal
 
 from tensorprobe.config import Config, load_config
@@ -120,7 +119,6 @@ class PtdbgOptions:
         step: Sequence[int | str] | int | str | None = None,
         rank: int | None = None,
         enable_dataloader: bool = False,
-        dump_path: Path | None = None,
     ) -> Config:
         """Return what to capture.
 
@@ -143,7 +141,6 @@ class PtdbgOptions:
             step=step,
             rank=rank,
             enable_dataloader=enable_dataloader,
-            dump_path=dump_path,
         )
 
     def _calls(self) -> tuple[list[str], list[str]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
-import ptdbg_ascend.hook_module  # noqa: F401 - its list of functions counts
+import ptdbg_ascend.hook_module
 from ptdbg_ascend.common.version import __version__
 from tensorprobe.capture.ptdbg import PtdbgDebugger
 
@@ -14,17 +12,10 @@ __all__ = ["PrecisionDebugger"]
 
 
 class PrecisionDebugger(PtdbgDebugger):
-    """Captures steps into the files of ptdbg_ascend; the arguments are those of `PtdbgDebugger`."""
+    """Captures steps into the files of ptdbg_ascend; the arguments are those of `PtdbgDebugger`.
 
-    def __init__(
-        self,
-        dump_path: str | os.PathLike[str] | None = None,
-        hook_name: str | None = None,
-        rank: int | None = None,
-        step: Sequence[int | str] | int | None = None,
-        enable_dataloader: bool = False,
-        model: Any = None,
-    ) -> None:
-        super().__init__(
-            dump_path, hook_name, rank, step, enable_dataloader, model, version=__version__
-        )
+    A support_wrap_ops.yaml that was edited in this package counts.
+    """
+
+    version = __version__
+    list_folder = Path(ptdbg_ascend.hook_module.__file__ or "").parent
