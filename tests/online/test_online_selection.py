@@ -180,6 +180,32 @@ def test_what_the_user_leaves_out_is_counted(tmp_path: Path) -> None:
     assert report.checked == 1
 
 
+def test_a_name_that_nothing_has_is_told(tmp_path: Path) -> None:
+    report = checked(tmp_path, lambda: torch.ones(2) * 2, include=["mul", "nosuch"])
+    assert report.notes == ("no operator that ran has the name nosuch",)
+    report = checked(tmp_path, lambda: torch.ones(2) * 2, mode="list", ops=["mm.out", "aten::mul"])
+    assert report.notes == ("no operator that ran has the name mm",)
+    assert {path.name.split("_")[0] for path in report.folder.rglob("*.npy")} == {"mul"}
+
+
+def test_an_operator_of_the_users_own_that_draws_is_skipped(
+    tmp_path: Path, library: torch.library.Library
+) -> None:
+    library.impl("thirds", lambda x: x + torch.rand(3), "CPU")
+    report = checked(tmp_path, lambda: torch.ops.online_test.thirds(torch.ones(3)))
+    assert report.skipped == {"draws random numbers (online_test.thirds)": 1}
+
+
+def test_what_only_its_own_kernel_can_read_is_skipped(tmp_path: Path) -> None:
+    """The backward of oneDNN's LSTM is given memory in a form of the dtype that it was made for."""
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = torch.nn.LSTM(8, 16, 2, batch_first=True).to(dtype)
+        x = torch.randn(3, 7, 8, dtype=dtype, requires_grad=True)
+        report = checked(tmp_path, lambda: layer(x)[0].float().sum().backward())  # noqa: B023
+        assert report.failed == 0
+        assert report.checked > 10
+
+
 def test_only_the_wanted_steps_are_checked(tmp_path: Path) -> None:
     with OnlineCheck(path=tmp_path, quiet=True, steps=[1]) as check:
         for factor in range(3):
@@ -215,6 +241,10 @@ def test_a_failure_tells_the_step_and_the_line(tmp_path: Path) -> None:
         ({"max_bytes": 0}, "max_bytes is 0, wanted a whole number, 1 or more"),
         ({"precision": "double"}, "precision is 'double', wanted one of higher, same"),
         ({"include": [3]}, "include holds 3, wanted names or patterns"),
+        ({"steps": 1.5}, "steps is 1.5, wanted numbers of steps"),
+        ({"include": 5}, "include is 5, wanted a list of names"),
+        ({"mode": "list", "ops": 5}, "ops is 5, wanted a list of names"),
+        ({"mode": "list", "ops": []}, "mode is list and ops is not given"),
         ({"path": None}, "path is None, wanted the name of a folder"),
     ],
 )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import os
+import signal
 import threading
+import time
 from pathlib import Path
 
 import models
 import pytest
 import torch
 from faults import WrongKernel
+from torch.utils._python_dispatch import _pop_mode
 from torch.utils.checkpoint import checkpoint
 
 from tensorprobe import OnlineCheck, PrecisionDebugger, open_dump
@@ -181,6 +185,76 @@ def test_inputs_that_share_memory_are_made_again_as_they_were(tmp_path: Path) ->
         x = torch.arange(12.0)
         x[3:].mul_(2)
     assert [failure.name for failure in check.report.failures] == ["mul__1"]
+
+
+def test_what_writes_wrongly_into_memory_that_it_shares_is_found(tmp_path: Path) -> None:
+    """The schema of this view does not say that it is one."""
+    with (
+        WrongKernel("_unsafe_view", in_place=True),
+        OnlineCheck(path=tmp_path, quiet=True) as check,
+    ):
+        torch.ops.aten._unsafe_view(torch.randn(6, 4), [24])
+    assert [failure.name for failure in check.report.failures] == ["_unsafe_view_1"]
+
+
+@pytest.mark.parametrize("operator", ["linear", "add_", "relu_", "mul", "clone"])
+def test_a_wrong_kernel_is_named_in_inference_mode_too(tmp_path: Path, operator: str) -> None:
+    with torch.inference_mode():
+        layer = torch.nn.Linear(4, 4)
+        x = torch.randn(2, 4)
+        with WrongKernel(operator), OnlineCheck(path=tmp_path, quiet=True) as check:
+            (layer(x).relu_().add_(1) * 2).clone()
+    assert [failure.name for failure in check.report.failures] == [f"{operator}_1"]
+    assert check.report.skipped == {}
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_a_forked_child_is_not_checked_and_ends(tmp_path: Path, jobs: int) -> None:
+    """As the workers of a DataLoader; what waits there would wait for ever."""
+    check = OnlineCheck(path=tmp_path, quiet=True, jobs=jobs, memory_limit=1000)
+    with check:
+        x = torch.ones(16, 16)
+        x @ x
+        child = os.fork()
+        if not child:
+            for _ in range(20):
+                x = x @ x
+            with OnlineCheck(path=tmp_path / "child", quiet=True) as own:
+                torch.ones(2) * 2
+            check.__exit__(None, None, None)
+            os._exit(0 if own.report.checked == 2 else 3)
+        deadline = time.monotonic() + 60
+        while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if not ended[0]:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert ended == (child, 0)
+    assert (check.report.seen, len(rows_of(check.report))) == (2, 2)
+
+
+def test_a_block_that_ends_in_another_thread_leaves_the_first_one_free(tmp_path: Path) -> None:
+    check = OnlineCheck(path=tmp_path, quiet=True)
+    check.__enter__()
+    thread = threading.Thread(target=lambda: check.__exit__(None, None, None))
+    thread.start()
+    thread.join()
+    torch.ones(2) * 2
+    with OnlineCheck(path=tmp_path, quiet=True) as other:
+        torch.ones(2) * 2
+    assert (check.report.seen, other.report.seen) == (0, 2)
+    while torch._C._len_torch_dispatch_stack():
+        _pop_mode()
+
+
+def test_a_block_for_each_step_of_very_many(tmp_path: Path) -> None:
+    folders = set()
+    for _ in range(40):
+        with OnlineCheck(mode="off", path=tmp_path, quiet=True) as check:
+            torch.ones(2)
+        folders.add(check.report.folder)
+        assert check.report.table.name.endswith(f"{check.report.folder.name[8:]}.csv")
+    assert len(folders) == 40
 
 
 def test_an_optimizer_is_checked(tmp_path: Path) -> None:

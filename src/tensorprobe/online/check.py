@@ -125,7 +125,10 @@ class OnlineCheck:
     def __enter__(self) -> OnlineCheck:
         if self._session is not None:
             raise ConfigError("this OnlineCheck is on already; make another one for this block")
-        if getattr(_thread, "check", None) is not None:
+        known: OnlineCheck | None = getattr(_thread, "check", None)
+        # One that ended in another thread cannot say so here; a parent's is not on in its child.
+        session = None if known is None else known._session
+        if session is not None and session.is_own:
             raise ConfigError(
                 "an OnlineCheck is on in this thread already and checks what runs in this block"
             )
@@ -155,8 +158,12 @@ class OnlineCheck:
         watcher.is_retired = True
         remove_dispatch_mode(watcher)
         self._listener.close()
-        _thread.check = None
+        if getattr(_thread, "check", None) is self:
+            _thread.check = None
         self._session = self._watcher = None
+        if not session.is_own:
+            # A forked child leaves the files, and the threads that it does not have, to its parent.
+            return
         self._report = session.close()
         if not self._quiet:
             for line in summary_lines(self._report, str(self._report.folder)):
@@ -189,6 +196,6 @@ class OperatorWatcher(OperatorMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self.is_retired:
+        if self.is_retired or not self._session.is_own:
             return func(*args, **kwargs)
         return self._session.watch(func, args, kwargs)

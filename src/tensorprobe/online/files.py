@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ import torch
 
 from tensorprobe.clean_text import one_line
 from tensorprobe.dtypes import DTYPES, widen
-from tensorprobe.errors import ReportError
 from tensorprobe.metrics.pair import Unavailable, relative_distance
 from tensorprobe.online.judging import CheckedOperator, JudgedOutput
 from tensorprobe.report.csv_table import GrowingCsv
@@ -29,7 +29,7 @@ from tensorprobe.tensor_data import TensorData
 
 __all__ = ["OnlineFiles", "place_of_call"]
 
-_ATTEMPTS = 600
+_SECONDS_AHEAD = 10
 _NUMBERS = (bool, int, float, complex)
 _YES = {"pass": "Yes", "warning": "Yes", "error": "No", "SKIP": "None"}
 
@@ -165,17 +165,19 @@ def _make_folder(path: Path, tag: str | None, rank: int) -> tuple[Path, str]:
     now = time.time()
     with reporting_trouble(path):
         path.mkdir(parents=True, exist_ok=True)
-    for attempt in range(_ATTEMPTS):
-        stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now + attempt))
+    for attempt in itertools.count():
+        # Another check, begun in the same second, has the name of that; very many have a number.
+        ahead = attempt if attempt < _SECONDS_AHEAD else 0
+        stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(now + ahead))
+        stamp += f"_{attempt}" if attempt >= _SECONDS_AHEAD else ""
         folder = path / f"msprobe_{f'{tag}_' if tag else ''}rank{rank}_{stamp}"
         with reporting_trouble(folder):
             try:
                 folder.mkdir()
             except FileExistsError:
-                # Of another check, begun in the same second.
                 continue
         return folder, stamp
-    raise ReportError(f"{str(path)!r} has too many folders of checks; name another one")
+    raise AssertionError("it returns, or a folder cannot be made")
 
 
 def _values_of(args: Sequence[Any], kwargs: Any) -> Iterator[tuple[str, Any]]:

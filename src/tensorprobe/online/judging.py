@@ -26,6 +26,7 @@ from tensorprobe.metrics.pair import PairNumbers, equal_pair
 from tensorprobe.metrics.statistics import measure_array
 from tensorprobe.names import ApiCall, Direction
 from tensorprobe.online.options import Precision
+from tensorprobe.online.selection import DRAWS_RANDOM
 from tensorprobe.online.snapshots import Call
 from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.check import check_made_call
@@ -132,7 +133,7 @@ def check_call(
             return moved
     direction: Direction = "backward" if call.is_backward else "forward"
     name = ApiCall("Aten" if facts.is_torchs else "Custom", facts.name, call.number, direction)
-    with plain_thread(), _kept_random_state(is_needed=not facts.is_torchs):
+    with plain_thread(), _KeptRandomState(is_needed=not facts.is_torchs) as random_state:
         sides = BothSides(
             RebuiltCall(call.func, call.args, call.kwargs),
             name,
@@ -149,6 +150,8 @@ def check_call(
             _judged(output, len(results), with_statistics=with_statistics)
             for output in checked.outputs
         )
+    if random_state.was_drawn:
+        return CheckedOperator(call, "SKIP", DRAWS_RANDOM)
     verdict = worst_verdict([checked.forward, *(output.verdict for output in outputs)])
     return CheckedOperator(call, verdict, checked.message, outputs)
 
@@ -205,15 +208,24 @@ def _plain_keys() -> tuple[Any, Any]:
     return keys
 
 
-@contextmanager
-def _kept_random_state(*, is_needed: bool) -> Iterator[None]:
-    """Leave the CPU's random numbers as they are: nobody knows what a user's operator draws."""
-    before = torch.get_rng_state() if is_needed else None
-    try:
-        yield
-    finally:
-        if before is not None:
-            torch.set_rng_state(before)
+class _KeptRandomState:
+    """Leaves the CPU's random numbers as they are: nobody knows what a user's operator draws.
+
+    Attributes:
+        was_drawn: whether any were drawn, once the block has ended.
+    """
+
+    def __init__(self, *, is_needed: bool) -> None:
+        self._before = torch.get_rng_state() if is_needed else None
+        self.was_drawn = False
+
+    def __enter__(self) -> _KeptRandomState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None and not torch.equal(torch.get_rng_state(), self._before):
+            self.was_drawn = True
+            torch.set_rng_state(self._before)
 
 
 def _judged(output: CheckedOutput, count: int, *, with_statistics: bool) -> JudgedOutput:

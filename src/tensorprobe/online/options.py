@@ -79,6 +79,11 @@ class Options:
         is_named = not self.include or _is_one_of(name, self.include)
         return is_named and not _is_one_of(name, self.exclude)
 
+    def find_unused(self, seen: Collection[str]) -> list[str]:
+        """Return which names in `include` and `ops` are of no operator that was seen."""
+        unused = [one for one in self.include if not any(_is_one_of(name, (one,)) for name in seen)]
+        return unused + sorted(self.ops.difference(seen))
+
 
 def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
     return any(
@@ -162,36 +167,48 @@ def _require_number(name: str, number: object, *, least: int) -> None:
 def _check_steps(steps: Collection[int] | None) -> frozenset[int] | None:
     if steps is None:
         return None
-    found = (steps,) if isinstance(steps, int) else tuple(steps)
+    found = (steps,) if isinstance(steps, int) else steps
+    if not isinstance(found, Collection) or isinstance(found, str):
+        raise ConfigError(f"steps is {steps!r}, wanted numbers of steps")
     for step in found:
         _require_number("steps", step, least=0)
     return frozenset(found)
 
 
 def _check_names(option: str, names: Sequence[str]) -> tuple[str, ...]:
-    found = (names,) if isinstance(names, str) else tuple(names)
+    found = (names,) if isinstance(names, str) else names
+    if not isinstance(found, (list, tuple, set, frozenset)):
+        raise ConfigError(f"{option} is {names!r}, wanted a list of names or patterns of operators")
     for name in found:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{option} holds {name!r}, wanted names or patterns of operators")
-    return found
+    return tuple(found)
 
 
 def _check_ops(ops: Sequence[str] | None, *, is_list: bool) -> frozenset[str]:
-    if ops is None:
+    if ops is None or (is_list and isinstance(ops, Collection) and not ops):
         if is_list:
             raise ConfigError("mode is list and ops is not given; name operators, as in ['mm']")
         return frozenset()
-    names = _check_names("ops", ops)
+    names = [_without_overload(name) for name in _check_names("ops", ops)]
     if not is_list:
         raise ConfigError("ops goes with mode='list'; to check some operators alone use include")
     known = set(dir(torch.ops.aten))
     for name in names:
-        plain = name.removeprefix("aten.").removeprefix("aten::")
         # Operators of other libraries are registered when they will be.
-        if plain not in known and "." not in plain and "::" not in plain:
-            near = find_near(plain, known, cutoff=_NEAR)
+        if name not in known and "." not in name:
+            near = find_near(name, known, cutoff=_NEAR)
             hint = f"; did you mean {near}?" if near else ""
             raise ConfigError(f"ops holds {name!r}, and torch.ops.aten has no such operator{hint}")
-    return frozenset(
-        name.removeprefix("aten.").removeprefix("aten::").replace("::", ".") for name in names
-    )
+    return frozenset(names)
+
+
+def _without_overload(name: str) -> str:
+    """Return an operator's name as it is looked for.
+
+    >>> _without_overload("aten::mm.out"), _without_overload("mine::op")
+    ('mm', 'mine.op')
+    """
+    plain = name.replace("::", ".").removeprefix("aten.")
+    first, _, rest = plain.partition(".")
+    return first if rest and hasattr(torch.ops.aten, first) else plain

@@ -21,6 +21,7 @@ from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.summary.host import is_plain
 
 __all__ = [
+    "DRAWS_RANDOM",
     "NO_OPERATOR",
     "OperatorFacts",
     "facts_of",
@@ -32,12 +33,20 @@ NO_OPERATOR = "computes nothing"
 """Why a mark of a profiler is not checked; it is not counted either."""
 
 _COLLECTIVE = "a collective, which is never made twice"
-_RANDOM = "draws random numbers"
+DRAWS_RANDOM = "draws random numbers"
+"""Why a call is not checked: no two runs share what they draw."""
 # They are about memory, not about the numbers in it.
 _ABOUT_MEMORY = frozenset(
     ("_pin_memory", "is_pinned", "record_stream", "set_", "set_data", "_resize_output_",
      "_efficientzerotensor", "lift", "_local_scalar_dense")
 )  # fmt: skip
+# Their last argument or result is memory of the kernel that made it, which no other one can read.
+_WITH_WORKSPACE = frozenset(
+    ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_cudnn_rnn", "_cudnn_rnn_backward",
+     "miopen_rnn", "miopen_rnn_backward")
+)  # fmt: skip
+# Its result shares the memory of its argument, which its schema does not say.
+_UNSAID_VIEWS = frozenset(("_unsafe_view",))
 # Their strides count from the beginning of the memory, of which a copy has only the tensor's part.
 _BY_STRIDES = frozenset(
     ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "_reshape_alias")
@@ -97,6 +106,8 @@ def facts_of(func: Any) -> OperatorFacts:
         reason = "returns uninitialised memory"
     elif plain in _ABOUT_MEMORY:
         reason = "a matter of memory, not of numbers"
+    elif plain in _WITH_WORKSPACE:
+        reason = "hands on memory that its own kernel alone can read"
     elif not returns_tensors and not written:
         reason = "returns no tensor"
     return OperatorFacts(
@@ -107,7 +118,7 @@ def facts_of(func: Any) -> OperatorFacts:
         torch.Tag.nondeterministic_seeded in func.tags,
         frozenset(place for place, _ in written),
         frozenset(argument for _, argument in written),
-        is_view(func),
+        is_view(func) or plain in _UNSAID_VIEWS,
         # Nobody knows what an operator of the user's own writes into.
         space not in _OF_TORCH or plain in WRITES_UNSEEN,
     )
@@ -121,7 +132,7 @@ def why_not_this_call(
         if not is_plain(tensor):
             return f"a {_kind_of(tensor)} among its arguments"
     if facts.draws_random and _may_draw(func, args, kwargs):
-        return _RANDOM
+        return DRAWS_RANDOM
     if facts.name in _BY_STRIDES and not _is_whole(args[0]):
         return "looks at memory beyond its tensor's elements"
     return ""

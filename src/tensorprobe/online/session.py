@@ -9,10 +9,11 @@ An error of ours is counted and told and never reaches the run.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -75,7 +76,13 @@ class OnlineSession:
         self._notes: dict[str, None] = {}
         self._unwritten = 0
         self._progress = ProgressLine()
+        self._process = os.getpid()
         self.step = 0
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the process that began it, and no child that was forked since."""
+        return os.getpid() == self._process
 
     # --- what the run does -------------------------------------------------------------------
 
@@ -285,6 +292,8 @@ class OnlineSession:
     def _report(self) -> OnlineReport:
         tally, files = self._tally, self._files
         notes = list(self._notes)
+        if unused := self._options.find_unused(self._counts):
+            notes.append(f"no operator that ran has the name {' or '.join(unused)}")
         if self._unwritten > 1:
             notes.append(f"{self._unwritten} writes have failed")
         if files.lost_rows:
@@ -316,7 +325,13 @@ def _done(checked: CheckedOperator) -> Pending[CheckedOperator]:
 @contextmanager
 def _unseen() -> Iterator[None]:
     """Let nothing of what is on around the run (a capture, the user's modes) see our own work."""
-    with torch._C.DisableTorchFunction(), without_dispatch_modes():
+    # What is copied in inference mode cannot be told from what is changed later.
+    is_inference = torch.is_inference_mode_enabled()
+    with (
+        torch._C.DisableTorchFunction(),
+        without_dispatch_modes(),
+        torch.inference_mode(False) if is_inference else nullcontext(),
+    ):
         yield
 
 

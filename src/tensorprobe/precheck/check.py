@@ -38,11 +38,13 @@ from tensorprobe.precheck.judge import (
     judge_at_once,
     judge_output,
     rounding_unit,
+    typical_size,
     worst_verdict,
 )
 from tensorprobe.precheck.kinds import (
     CASTS,
     COARSE_IN_HALVES,
+    PARTLY_IN_HALVES,
     UNINITIALISED,
     is_dropout,
     needs_recorded_dtype,
@@ -76,6 +78,7 @@ _ILL_CONDITIONED = 4.0
 _DRAWS = 5
 # Whose names say what a function does.
 _OF_TORCH = frozenset(("Aten", "Functional", "Tensor", "Torch"))
+_JUMPS = "the gradient of places jumps, and in a half they are not exact"
 # A part of the call gives what the whole gave, up to this share of a rounding error.
 _SAME = 0.25
 
@@ -220,12 +223,15 @@ class _Check:
 
     def _judge_forward(self, candidate: Side, reference: Side) -> list[CheckedOutput]:
         undetermined = undetermined_outputs(self._name.api_name)
+        is_backward = self._name.api_name.endswith("_backward")
         found = []
         for index, output in enumerate(candidate.outputs):
             place = f"forward.output.{index}"
             if index in undetermined:
-                reason = "one of many right results: vectors may turn"
+                reason = "one of many right results"
                 found.append(CheckedOutput(place, on_cpu(output), None, _skip(reason)))
+            elif is_backward and index and self._is_coarse:
+                found.append(CheckedOutput(place, on_cpu(output), None, _skip(_JUMPS)))
             else:
                 pick = pick_output(index)
                 found.append(self._judge(place, output, pick(reference), pick))
@@ -235,18 +241,30 @@ class _Check:
         return found
 
     def _judge_backward(self, candidate: Side, reference: Side) -> list[CheckedOutput]:
-        is_half = self._sides.unit >= rounding_unit(torch.float16)
-        is_coarse = is_half and self._name.api_name in COARSE_IN_HALVES
         found = []
         for index, gradient in candidate.gradients.items():
             place = f"backward.output.{index}"
-            if is_coarse and index:
-                reason = "the gradient of places jumps, and in a half they are not exact"
-                found.append(CheckedOutput(place, on_cpu(gradient), None, _skip(reason)))
+            if index and self._is_coarse:
+                found.append(CheckedOutput(place, on_cpu(gradient), None, _skip(_JUMPS)))
             else:
                 pick = pick_gradient(index)
                 found.append(self._judge(place, gradient, pick(reference), pick))
         return found
+
+    @property
+    def _is_coarse(self) -> bool:
+        return self._is_half and self._name.api_name in COARSE_IN_HALVES
+
+    @property
+    def _is_half(self) -> bool:
+        return self._sides.unit >= rounding_unit(torch.float16)
+
+    def _computed_in(self, ours: torch.Tensor) -> torch.dtype | None:
+        """Return the dtype that a result was computed in, if that is not its own."""
+        if not ours.is_floating_point():
+            return None
+        is_partly = self._is_half and self._name.api_name in PARTLY_IN_HALVES
+        return self._sides.noisy_dtype if is_partly else self._sides.autocast
 
     def _judge(
         self,
@@ -274,7 +292,7 @@ class _Check:
         judged = partial(
             judge_output,
             length=self._length(ours),
-            computed_in=self._sides.autocast if ours.is_floating_point() else None,
+            computed_in=self._computed_in(ours),
             is_gradient=place.startswith("backward"),
         )
         with self._watch.phase("measure"):
@@ -306,13 +324,19 @@ class _Check:
                 resemblance=cache(partial(self._resemblance, self._sides, ours, truth, pick)),
             )
             if judgement.verdict != "error" and self._settled is not None and doubt is not None:
-                self._settled.add(*self._kind_of(place, ours), doubt)
+                self._settled.add(self._kind_of(place, ours), doubt, self._sizes_beside(doubt))
         return CheckedOutput(place, ours, truth, judgement)
 
     def _is_settled(self, place: str, ours: torch.Tensor, doubt: OutputNumbers | None) -> bool:
         if self._settled is None or doubt is None:
             return False
-        return self._settled.explain(*self._kind_of(place, ours), doubt)
+        find_sizes = partial(self._sizes_beside, doubt)
+        return self._settled.explain(self._kind_of(place, ours), doubt, find_sizes)
+
+    def _sizes_beside(self, doubt: OutputNumbers) -> tuple[float, ...]:
+        """Return how large the call's numbers are: of each input, and of a result."""
+        inputs = [t for t in self._sides.inputs() if t.is_floating_point() or t.is_complex()]
+        return (*(norm(t) / max(t.numel(), 1) ** 0.5 for t in inputs), typical_size(doubt.pair))
 
     def _kind_of(self, place: str, ours: torch.Tensor) -> tuple[str, str, torch.dtype, int]:
         return self._name.api_name, place, ours.dtype, self._length(ours)

@@ -33,6 +33,7 @@ __all__ = [
     "judge_at_once",
     "judge_output",
     "rounding_unit",
+    "typical_size",
     "worst_verdict",
 ]
 
@@ -164,7 +165,7 @@ def judge_at_once(
     distance = relative_distance(pair)
     if not pair.unequal:
         return Judgement("pass", unequal=0.0, pair=pair)
-    typical = _typical_size(pair)
+    typical = typical_size(pair)
     limit = _limit_of(dtype, length, typical)
     if isinstance(distance, Unavailable) or distance > limit:
         return None
@@ -219,7 +220,7 @@ def judge_output(
         return _judge_exactly(candidate, reference, noise)
     dtype = dtype if computed_in is None else computed_in
     numbers = measure_output(candidate, reference)
-    limit = _limit_of(dtype, length, _typical_size(numbers.pair))
+    limit = _limit_of(dtype, length, typical_size(numbers.pair))
     unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
     excess = _excess(numbers, limit)
     # The older tools go by what they see: the dtype of the result.
@@ -281,7 +282,7 @@ def _judge_exactly(
     return Judgement("error", message, unequal=share, excess=math.inf)
 
 
-def _typical_size(pair: PairNumbers) -> float:
+def typical_size(pair: PairNumbers) -> float:
     """Return the root mean square of the reference's elements."""
     count = max(pair.count - max(pair.candidate_nonfinite, pair.reference_nonfinite), 1)
     return math.sqrt(pair.reference_squares / count) * pair.scales.reference

@@ -18,6 +18,7 @@ from tensorprobe.names import UNINITIALISED
 __all__ = [
     "CASTS",
     "COARSE_IN_HALVES",
+    "PARTLY_IN_HALVES",
     "STEPWISE_IN_HALVES",
     "UNINITIALISED",
     "UNSEEN_WRITERS",
@@ -35,7 +36,7 @@ CASTS = frozenset(
 # They find their places in the recorded dtype: a coordinate of 100 is 0.5 off in bfloat16.
 COARSE_IN_HALVES = frozenset(
     ("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "affine_grid",
-     "_grid_sampler_2d_cpu_fallback")
+     "_grid_sampler_2d_cpu_fallback", "grid_sampler_2d_backward", "grid_sampler_3d_backward")
 )  # fmt: skip
 
 # They round to the recorded dtype between their steps, and some of them jump.
@@ -44,13 +45,21 @@ STEPWISE_IN_HALVES = COARSE_IN_HALVES | frozenset(
      "floor_divide", "fmod", "glu", "remainder")
 )  # fmt: skip
 
+# Kernels that read halves and compute partly in them, though some of their results are float32.
+PARTLY_IN_HALVES = frozenset(
+    ("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
+     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
+     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
+)  # fmt: skip
+
 # They write their running statistics without a word to autograd.
 UNSEEN_WRITERS = frozenset(
     ("_batch_norm_with_update", "_native_batch_norm_legit", "batch_norm", "cudnn_batch_norm",
      "instance_norm", "miopen_batch_norm", "native_batch_norm")
 )  # fmt: skip
 
-# Which results are one of many right ones: vectors may turn, and so do their gradients.
+# Which results are one of many right ones: vectors may turn, and so do their gradients; what a
+# kernel hands on to its own backward is as it needs it.
 _UNDETERMINED: dict[str, tuple[int, ...]] = {
     "svd": (0, 2),
     "linalg.svd": (0, 2),
@@ -61,6 +70,8 @@ _UNDETERMINED: dict[str, tuple[int, ...]] = {
     "linalg_svd": (0, 2),
     "linalg_eigh": (1,),
     "linalg_eig": (1,),
+    "_embedding_bag": (1, 2, 3),
+    "_embedding_bag_forward_only": (1, 2, 3),
 }
 
 # What they return depends on the dtype's own grid or largest number; some of them find the places
@@ -73,6 +84,7 @@ _OWN_DTYPE = frozenset(
 )  # fmt: skip
 
 _BITS = frozenset(("view", "view_dtype"))
+_LOGITS = frozenset(("logit", "logit_", "logit_backward"))
 
 
 def is_dropout(api_name: str) -> bool:
@@ -94,6 +106,9 @@ def needs_recorded_dtype(api_name: str, args: tuple[Any, ...], kwargs: Mapping[s
     if api_name in _OWN_DTYPE:
         return True
     given = (*args, *kwargs.values())
+    if api_name.rpartition(".")[2] in _LOGITS:
+        # 1 - 1e-6 is another number in float32.
+        return any(isinstance(value, float) for value in given)
     return api_name in _BITS and any(isinstance(value, torch.dtype) for value in given)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from tensorprobe.precheck.both_sides import BothSides, Noise
 from tensorprobe.precheck.judge import rounding_unit
-from tensorprobe.precheck.kinds import STEPWISE_IN_HALVES
+from tensorprobe.precheck.kinds import COARSE_IN_HALVES, PARTLY_IN_HALVES, STEPWISE_IN_HALVES
 from tensorprobe.precheck.noise import RoundingNoise
 from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
@@ -93,7 +93,8 @@ class Repeats:
     def cpu_as_recorded(self) -> Iterator[Side]:
         """Return what the CPU makes of the call in the recorded dtype: it errs too.
 
-        None where it is the device itself, or has no such kernel.
+        None where it has no such kernel, or is the device itself: but what a run got once and for
+        all is another result than this one.
         """
         return iter(self._as_recorded)
 
@@ -136,7 +137,7 @@ class Repeats:
             yield side
 
     def _run_as_recorded(self) -> Iterator[Side]:
-        if self._sides.device.type == "cpu":
+        if self._sides.device.type == "cpu" and not self._is_a_matter_of_the_kernel():
             return
         try:
             side = self._sides.candidate(_CPU)
@@ -146,6 +147,20 @@ class Repeats:
             # The CPU has no such kernel for this dtype; the noise stands alone.
             return
         yield side
+
+    def _is_a_matter_of_the_kernel(self) -> bool:
+        """Whether only the kernel of the recorded dtype tells what a sound result may be.
+
+        Of a call that the run itself has made: which elements a NaN reaches, and where a kernel
+        looks that finds its places, or adds up, in a half.
+        """
+        whole = self._whole
+        if not whole.is_live:
+            return False
+        is_half = whole.unit > rounding_unit(torch.float32)
+        if is_half and whole.api_name in COARSE_IN_HALVES | PARTLY_IN_HALVES:
+            return True
+        return any(not bool(torch.isfinite(tensor).all()) for tensor in whole.inputs())
 
     # --- what the noise depends on: of the whole call ----------------------------------------
 

@@ -3,9 +3,15 @@
 The layers of a model make the same calls again and again, each of them as far off as the one
 before. What is no further off than one that was explained needs no runs of its own. A kernel that
 errs alike for other inputs is found out by the first of its calls.
+
+It must be such a call: with numbers about as large, in and out. A sum of what cancels is far off
+because it is small beside what it adds up; that is no reason for a sum of anything else to be.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -15,36 +21,60 @@ __all__ = ["SettledDoubts"]
 
 # Where one layer's result is so far off, that of another may be a little further.
 _ROOM = 1.5
+# Numbers that are not more than so many times as large are about as large.
+_ALIKE = 2.0
+# A model has so many layers that are each like no other; more are not remembered.
+_MOST = 64
+
+_Kind = tuple[str, str, torch.dtype, int]
+
+
+class _Explained(NamedTuple):
+    """A result that noise has explained: how large the call's numbers were, and how far off it."""
+
+    sizes: tuple[float, ...]
+    distance: float
+    worst: float
 
 
 class SettledDoubts:
     """Remembers, for each result of each operator, how far off it was when noise explained it."""
 
     def __init__(self) -> None:
-        self._explained: dict[tuple[str, str, torch.dtype, int], tuple[float, float]] = {}
+        self._explained: dict[_Kind, list[_Explained]] = {}
 
     def explain(
-        self, operator: str, place: str, dtype: torch.dtype, length: int, numbers: OutputNumbers
+        self, kind: _Kind, numbers: OutputNumbers, find_sizes: Callable[[], tuple[float, ...]]
     ) -> bool:
-        """Whether a result is no further off than others that were explained.
+        """Whether a result is no further off than one of another such call that was explained.
 
         Args:
-            operator: its name.
-            place: which result it is.
-            dtype: of the result.
-            length: how many numbers were added up for one element.
+            kind: the operator's name, which result it is, its dtype, and how many numbers were
+                added up for one element.
             numbers: how far off it is.
+            find_sizes: returns how large the call's numbers are, of each input and of the result;
+                asked only when needed.
         """
-        known = self._explained.get((operator, place, dtype, length))
+        known = self._explained.get(kind)
         if known is None or numbers.distance is None:
             return False
-        return numbers.distance <= _ROOM * known[0] and numbers.worst <= _ROOM * known[1]
+        sizes = find_sizes()
+        return any(
+            numbers.distance <= _ROOM * one.distance
+            and numbers.worst <= _ROOM * one.worst
+            and _are_alike(sizes, one.sizes)
+            for one in known
+        )
 
-    def add(
-        self, operator: str, place: str, dtype: torch.dtype, length: int, numbers: OutputNumbers
-    ) -> None:
+    def add(self, kind: _Kind, numbers: OutputNumbers, sizes: tuple[float, ...]) -> None:
         """Remember a result that noise has explained, if it is not known by `explain` itself."""
-        if numbers.distance is not None:
-            key = operator, place, dtype, length
-            known = self._explained.get(key, (0.0, 0.0))
-            self._explained[key] = max(known[0], numbers.distance), max(known[1], numbers.worst)
+        known = self._explained.setdefault(kind, [])
+        if numbers.distance is not None and len(known) < _MOST:
+            known.append(_Explained(sizes, numbers.distance, numbers.worst))
+
+
+def _are_alike(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    return len(ours) == len(theirs) and all(
+        one == other or (one <= _ALIKE * other and other <= _ALIKE * one)
+        for one, other in zip(ours, theirs, strict=True)
+    )

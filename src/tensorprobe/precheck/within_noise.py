@@ -147,11 +147,18 @@ class _Piece:
         """Whether NaN and infinities stand where the truth or a noisy run has them, too."""
         if self.finite is None:
             return True
-        odd = torch.isfinite(self.ours) != torch.isfinite(self.truth)
+        ours, truth = _kinds_of(self.ours), _kinds_of(self.truth)
+        odd = ours != truth
         for run in self.runs:
-            odd &= torch.isfinite(run) == torch.isfinite(self.truth)
-            # A result at the edge of the dtype's range overflows or not by one rounding.
-            odd &= ~(run.abs() * (1 + 4 * unit) > largest)
+            kinds = _kinds_of(run)
+            odd &= (kinds == truth) | (kinds * ours == -_INFINITE)
+            # A result at the edge of the dtype's range overflows or not by one rounding, but to
+            # its own side.
+            is_edge = (run.abs() * (1 + 4 * unit) > largest) & torch.isfinite(run)
+            if not run.is_complex():
+                is_edge &= (ours != _INFINITE) | (run > 0)
+                is_edge &= (ours != -_INFINITE) | (run < 0)
+            odd &= ~is_edge
         return not bool(odd.any())
 
     def sum_up(self) -> _Sums:
@@ -186,6 +193,19 @@ class _Piece:
             return self.ours, self.truth, self.runs
         kept = [torch.where(self.finite, side, 0.0) for side in (self.ours, self.truth, *self.runs)]
         return kept[0], kept[1], kept[2:]
+
+
+_INFINITE = 1.0
+_NAN = 2.0
+
+
+def _kinds_of(side: torch.Tensor) -> torch.Tensor:
+    """Return of each number whether it is finite, infinite to one side or the other, or NaN."""
+    if side.is_complex():
+        kinds = (~torch.isfinite(side)).double() * _INFINITE
+    else:
+        kinds = torch.where(torch.isinf(side), side.sign() * _INFINITE, 0.0)
+    return kinds.masked_fill_(torch.isnan(side), _NAN)
 
 
 def _piece_of(sides: Sequence[torch.Tensor], start: int, size: int) -> _Piece:
