@@ -1,25 +1,17 @@
 """Write the list of every function that is captured without one, for this torch.
 
-python tests/capture/make_api_list.py     into the package, and into those of the older names
+python tests/capture/make_api_list.py     into the package; those of the older names link to it
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
+from tensorprobe.capture.api_list import OWN_LIST
 from tensorprobe.capture.apis import ApiTable, as_in_dump
 from tensorprobe.capture.collectives import _RECORDED
 from tensorprobe.capture.operators import MAGIC_NAMES
 
-REPOSITORY = Path(__file__).parents[2]
-COPIES = (
-    REPOSITORY / "src/tensorprobe/capture/support_wrap_ops.yaml",
-    REPOSITORY / "compat/src/msprobe/pytorch/hook_module/support_wrap_ops.yaml",
-    REPOSITORY / "compat/src/ptdbg_ascend/hook_module/support_wrap_ops.yaml",
-    REPOSITORY / "compat/src/api_accuracy_checker/hook_module/support_wrap_ops.yaml",
-)
 SECTIONS = {"functional": "Functional", "tensor": "Tensor", "torch": "Torch", "_VF": "VF"}
 HEADER = """\
 # The functions that are captured, by the names that they have in a dump.
@@ -65,6 +57,4 @@ def text_of_list() -> str:
 
 
 if __name__ == "__main__":
-    for path in COPIES:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text_of_list())
+    OWN_LIST.write_text(text_of_list())

@@ -334,9 +334,17 @@ class _Check:
         return self._settled.explain(self._kind_of(place, ours), doubt, find_sizes)
 
     def _sizes_beside(self, doubt: OutputNumbers) -> tuple[float, ...]:
-        """Return how large the call's numbers are: of each input, and of a result."""
+        """Return how large the call's numbers are: of each input, and of a result.
+
+        A gradient may have any size, and what a backward operator makes of it is as many times
+        as large: so there it is the shares of it that are told.
+        """
         inputs = [t for t in self._sides.inputs() if t.is_floating_point() or t.is_complex()]
-        return (*(norm(t) / max(t.numel(), 1) ** 0.5 for t in inputs), typical_size(doubt.pair))
+        sizes = [norm(t) / max(t.numel(), 1) ** 0.5 for t in inputs]
+        result = typical_size(doubt.pair)
+        if "_backward" in self._name.api_name and sizes and 0 < sizes[0] < math.inf:
+            return (*sizes[1:], result / sizes[0])
+        return (*sizes, result)
 
     def _kind_of(self, place: str, ours: torch.Tensor) -> tuple[str, str, torch.dtype, int]:
         return self._name.api_name, place, ours.dtype, self._length(ours)

@@ -27,6 +27,9 @@ __all__ = ["resemblance_of"]
 _MOVED = 1 / 16
 # The more elements share the errors, the fewer runs show whether they resemble each other.
 _RUNS = ((1024, 1), (16, 3), (0, 7))
+# So many random numbers are drawn, which takes longer than a kernel; a prime, so that no two rows
+# of a tensor get the same.
+_DRAWN = 65521
 # Errors that have nothing to do with each other have a cosine near 0, those of a fault one near 1.
 _ALIKE = 0.5
 _ALIKE_IF_FEW = 0.9
@@ -154,7 +157,13 @@ def _move(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """Return a tensor of similar numbers; the same ones for the same seed."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    generator = torch.Generator().manual_seed(seed + tensor.numel())
-    shrunk = 1 - _MOVED * torch.rand(tensor.shape, generator=generator)
+    shrunk = (1 - _MOVED * _shares(tensor.numel(), seed)).view(tensor.shape)
     wide = tensor.detach().to(torch.complex64 if tensor.is_complex() else torch.float32)
     return (wide * shrunk).to(tensor.dtype)
+
+
+def _shares(count: int, seed: int) -> torch.Tensor:
+    """Return random numbers from 0 to 1; of very many the first ones again and again."""
+    generator = torch.Generator().manual_seed(seed + count)
+    shares = torch.rand(min(count, _DRAWN), generator=generator)
+    return shares if count <= _DRAWN else shares.repeat(-(-count // _DRAWN))[:count]

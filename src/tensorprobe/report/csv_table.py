@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from tensorprobe.clean_text import clean_text
@@ -42,14 +42,18 @@ def write_csv(path: str | os.PathLike[str], table: Table) -> None:
     Raises:
         ReportError: the file cannot be written.
     """
-    compiled = load_row_text()
     with new_report(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
         file.write(_line(table.header))
-        rows = iter(table.rows)
-        make = _line if compiled is None else compiled.csv_row
+        lines = _lines(table.rows)
         # Each row is gone before the next one is made: they never leave the processor's cache.
-        while lines := [make(row) or _line(row) for row in islice(rows, _ROWS_PER_WRITE)]:
-            file.write(b"".join(lines))
+        while some := b"".join(islice(lines, _ROWS_PER_WRITE)):
+            file.write(some)
+
+
+def _lines(rows: Iterable[Sequence[Cell]]) -> Iterator[bytes]:
+    compiled = load_row_text()
+    make = _line if compiled is None else compiled.csv_row
+    return (make(row) or _line(row) for row in rows)
 
 
 def _line(row: Sequence[Cell]) -> bytes:
@@ -134,7 +138,7 @@ class GrowingCsv:
         Raises:
             ReportError: they cannot be written.
         """
-        self._rows += map(_line, rows)
+        self._rows += _lines(rows)
         if time.monotonic() - self._written > _LONGEST_WAIT:
             self._write()
 
