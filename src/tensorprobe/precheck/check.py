@@ -23,13 +23,6 @@ from tensorprobe.precheck.both_sides import (
     LoadInputs,
 )
 from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
-from tensorprobe.precheck.draws import (
-    dropout_probability,
-    judge_distribution,
-    judge_dropout,
-    judge_dropout_gradient,
-    spread_of,
-)
 from tensorprobe.precheck.judge import (
     Judgement,
     Resemblance,
@@ -46,7 +39,6 @@ from tensorprobe.precheck.kinds import (
     COARSE_IN_HALVES,
     PARTLY_IN_HALVES,
     UNINITIALISED,
-    is_dropout,
     needs_recorded_dtype,
     undetermined_outputs,
 )
@@ -61,11 +53,12 @@ from tensorprobe.precheck.picks import (
     pick_output,
     pick_written,
 )
+from tensorprobe.precheck.random_call import judge_random
 from tensorprobe.precheck.repeated_errors import resemblance_of
 from tensorprobe.precheck.repeats import Repeats
 from tensorprobe.precheck.sample import is_worth_a_sample, samples_of
 from tensorprobe.precheck.settled import SettledDoubts
-from tensorprobe.precheck.side import Side, run_backward
+from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
 from tensorprobe.replay.refusals import REFUSALS
@@ -74,8 +67,6 @@ __all__ = ["check_call", "check_made_call"]
 
 # So many times the rounding error of its inputs a result must move to be ill-conditioned.
 _ILL_CONDITIONED = 4.0
-# So many draws of the CPU show how far apart they are.
-_DRAWS = 5
 # Whose names say what a function does.
 _OF_TORCH = frozenset(("Aten", "Functional", "Tensor", "Torch"))
 _JUMPS = "the gradient of places jumps, and in a half they are not exact"
@@ -111,7 +102,7 @@ def check_call(
     try:
         with watch.phase("prepare"):
             sides = BothSides.of_record(record, name, load, gradients, device, seed, watch)
-        checked = _Check(name, sides, device, watch).run()
+        checked = _Check(name, sides, watch).run()
     except (CannotJudgeError, RebuildError) as err:
         return CheckedCall("SKIP", message=str(err), phases=watch.stop())
     if "error" not in (checked.forward, checked.backward):
@@ -144,7 +135,7 @@ def check_made_call(
     """
     sides.take_candidate(candidate)
     try:
-        check = _Check(name, sides, sides.device, sides.watch, settled)
+        check = _Check(name, sides, sides.watch, settled)
         return check.run_made(find_written, candidate)
     except CannotJudgeError as err:
         return CheckedCall("SKIP", message=str(err))
@@ -157,7 +148,6 @@ class _Check:
         self,
         name: ApiCall,
         sides: BothSides,
-        device: torch.device,
         watch: Stopwatch,
         settled: SettledDoubts | None = None,
     ) -> None:
@@ -167,7 +157,6 @@ class _Check:
         self._watch = watch
         self._name = name
         self._sides = sides
-        self._device = device
         self._shapes = sides.shapes
 
     def run(self) -> CheckedCall:
@@ -437,14 +426,7 @@ class _Check:
     # --- random calls ------------------------------------------------------------------------
 
     def _judge_random(self, candidate: Side) -> CheckedCall:
-        plain = self._sides.plain
-        seed = self._sides.seed
-        probability = dropout_probability(self._name.api_type, plain.args, dict(plain.kwargs))
-        given = self._sides.inputs()
-        if is_dropout(self._name.api_name) and probability is not None and given:
-            outputs = self._judge_dropout(given[0], probability, candidate)
-        else:
-            outputs = self._judge_draws(candidate)
+        outputs = judge_random(self._name, self._sides, candidate)
         forward = [o.judgement.verdict for o in outputs if o.place.startswith("forward")]
         back = [o.judgement.verdict for o in outputs if o.place.startswith("backward")]
         message = ""
@@ -456,46 +438,9 @@ class _Check:
             worst_verdict(back) if back else None,
             self._summarise(outputs, message, is_random=True),
             tuple(outputs),
-            draw_seed=seed,
+            draw_seed=self._sides.seed,
             device_seconds=candidate.seconds,
         )
-
-    def _judge_dropout(
-        self, given: torch.Tensor, probability: float, candidate: Side
-    ) -> list[CheckedOutput]:
-        first = candidate.outputs[0]
-        result = first.detach().cpu()
-        judgement = judge_dropout(given, result, probability, groups=self._groups(result))
-        outputs = [CheckedOutput("forward.output.0", result, None, judgement)]
-        if candidate.leaves and first.requires_grad:
-            others = [None] * (len(candidate.outputs) - 1)
-            run_backward(candidate, [torch.ones_like(first), *others], self._device)
-            gradient = on_cpu(candidate.gradients[min(candidate.gradients)])
-            judgement = judge_dropout_gradient(given, result, gradient)
-            outputs.append(CheckedOutput("backward.output.0", gradient, None, judgement))
-        return outputs
-
-    def _judge_draws(self, candidate: Side) -> list[CheckedOutput]:
-        """Judge random numbers by their distribution: the CPU draws some of its own."""
-        references = [self._sides.draw_again()]
-        found = []
-        for index, output in enumerate(candidate.outputs):
-            ours, theirs = output.detach().cpu(), references[0].outputs[index].detach()
-            judged = partial(judge_distribution, ours, theirs, groups=self._groups(ours))
-            judgement = judged()
-            if judgement.verdict == "error" and ours.shape == theirs.shape:
-                while len(references) < _DRAWS:
-                    references.append(self._sides.draw_again())
-                draws = [side.outputs[index].detach() for side in references]
-                judgement = judged(spread=spread_of(draws))
-            found.append(CheckedOutput(f"forward.output.{index}", ours, theirs, judgement))
-        return found
-
-    def _groups(self, result: torch.Tensor) -> int | None:
-        """Return how many channels there are, if whole ones are drawn."""
-        name = self._name.api_name.rstrip("_")
-        is_by_channel = "feature" in name or name.endswith(("1d", "2d", "3d"))
-        return max(1, math.prod(result.shape[:2])) if is_by_channel else None
 
     # --- words -------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ __all__ = [
     "spread_of",
 ]
 
-# A right dropout is this many standard deviations off once in sixteen thousand calls.
 # What is kept is scaled by a number that may be rounded, and rounded then.
 _SCALE_ROUNDINGS = 4.0
+# A right dropout is this many standard deviations off once in sixteen thousand calls.
 _DEVIATIONS = 4.0
 # Two draws from one distribution are further apart than this, in units of their sizes, once in a
 # million pairs (Kolmogorov and Smirnov).
