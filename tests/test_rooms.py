@@ -33,6 +33,7 @@ GROUND = {
     "crc32",
     "overflow_rule",
     "powers_of_ten",
+    "unseen_writes",
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
@@ -55,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "overflow_rule": {"errors", "names"},
     "older_tools": set(),
     "powers_of_ten": set(),
+    "unseen_writes": set(),
     "byte_sizes": {"errors"},
     "config": {"errors", "textfile"},
     "metrics": {"cores", "errors", "dtypes", "tensor_data", "thread_pool"},
@@ -80,7 +82,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {
         "capture",
         "compare",
-        "config",
         "metrics",
         "precheck",
         "replay",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["WrongKernel"]
+__all__ = ["OtherChoice", "WrongKernel"]
 
 
 class WrongKernel(TorchDispatchMode):
@@ -53,3 +54,21 @@ class WrongKernel(TorchDispatchMode):
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 0
+
+
+class OtherChoice(TorchDispatchMode):
+    """Lets a function that chooses from its argument choose by other means.
+
+    Args:
+        operator: its name without the overload.
+        choose: given what it returned, returns what is to take its place.
+    """
+
+    def __init__(self, operator: str, choose: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.operator, self.choose = operator, choose
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_it = func._schema.name.partition("::")[2] == self.operator
+        return self.choose(result) if is_it else result

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def test_a_small_budget_of_memory_changes_nothing_but_the_time(tmp_path: Path) -
             x.relu()
     assert [failure.name for failure in check.report.failures] == ["relu_4"]
     assert check.report.checked == check.report.seen - 1
+
+
+def test_the_run_overtakes_its_check_up_to_the_budget_of_memory(tmp_path: Path) -> None:
+    waiting = {}
+    for limit in (0, 1 << 30):
+        x = torch.randn(1500, 1500)
+        with OnlineCheck(path=tmp_path, quiet=True, jobs=1, memory_limit=limit) as check:
+            x @ x
+            x @ x
+            waiting[limit] = check._session._waiting_bytes
+            names = {thread.name for thread in threading.enumerate()}
+        assert any("tensorprobe online" in name for name in names)
+        assert check.report.checked == 2
+    assert waiting[0] == 0
+    # Of the two, each with three tensors, one at least is not checked yet.
+    assert waiting[1 << 30] >= 3 * x.nbytes
 
 
 def test_a_file_where_the_folder_should_be_is_told_before_the_block(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import models
@@ -331,3 +332,52 @@ def test_the_random_state_is_what_it_would_be(tmp_path: Path, name: str) -> None
             check.__exit__(None, None, None)
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.ones(9).bernoulli_(0.0),
+        lambda: torch.bernoulli(torch.ones(9), 0.0),
+        lambda: torch.native_dropout(torch.ones(9), 0.0, True),
+        lambda: torch.nn.functional.dropout(torch.ones(9), 0.0),
+    ],
+    ids=["bernoulli_", "bernoulli", "native_dropout", "dropout"],
+)
+def test_what_draws_at_a_share_of_0_draws_once(
+    tmp_path: Path, draw: Callable[[], torch.Tensor], jobs: int
+) -> None:
+    torch.manual_seed(5)
+    draw()
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    with OnlineCheck(path=tmp_path, quiet=True, jobs=jobs) as check:
+        draw()
+    assert torch.equal(torch.get_rng_state(), after)
+    assert check.report.failed == 0
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_an_operator_of_the_users_own_that_writes_where_the_cpu_does_not_fails(
+    tmp_path: Path, jobs: int
+) -> None:
+    library = torch.library.Library("online_writes", "DEF")
+    library.define("double(Tensor x) -> Tensor")
+    calls = []
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        result = x * 2
+        if len(calls) == 1:
+            x.mul_(3)
+        return result
+
+    library.impl("double", double, "CPU")
+    with OnlineCheck(path=tmp_path, quiet=True, jobs=jobs) as check:
+        torch.ops.online_writes.double(torch.ones(4))
+    (failure,) = check.report.failures
+    assert failure.name == "online_writes.double_1"
+    assert "written.0" in failure.numbers
+    assert "the device wrote into it, the reference does not" in failure.numbers
+    library._destroy()

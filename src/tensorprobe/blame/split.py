@@ -129,7 +129,7 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
                 continue
             split = _split_exact(job, got, wanted, replay_ours, replay_theirs, index)
             if operation in PLACES_ALONE and is_tie(
-                ours, candidate, got, replay_ours("own", 0)["outputs"][0]
+                operation, ours, candidate, got, replay_ours("own", 0)["outputs"][0]
             ):
                 continue
         else:

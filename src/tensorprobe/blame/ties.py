@@ -9,6 +9,7 @@ from tensorprobe.blame.evidence import flat_tensors, results_of
 from tensorprobe.blame.operations import WITH_PLACES
 from tensorprobe.blame.sides import Side
 from tensorprobe.records import CallRecord, ScalarValue
+from tensorprobe.replay.chosen_places import find_axis, hold_equal_values, place_result
 
 __all__ = ["is_tie", "may_tie"]
 
@@ -21,25 +22,28 @@ def may_tie(operation: str, call: CallRecord, index: int) -> bool:
     return first is not None and is_float(first)
 
 
-def is_tie(call: CallRecord, side: Side, got: torch.Tensor, wanted: torch.Tensor | None) -> bool:
+def is_tie(
+    operation: str, call: CallRecord, side: Side, got: torch.Tensor, wanted: torch.Tensor | None
+) -> bool:
     """Whether the places that were chosen hold the values that the right places hold.
 
     Args:
+        operation: the function.
         call: the call that chose them.
         side: the run that made it.
         got: the places that it chose.
         wanted: the right ones, as a replay gives them.
     """
     value = next((item for item in flat_tensors(call.inputs) if item is not None), None)
-    if value is None or wanted is None or wanted.shape != got.shape:
+    if value is None or wanted is None:
         return False
-    given = side.load(value)
-    inputs = call.inputs or ()
-    dim = (call.kwargs or {}).get("dim", inputs[1] if len(inputs) > 1 else None)
-    if not isinstance(dim, ScalarValue) or isinstance(dim.value, (str, complex)):
-        flat = given.reshape(-1)
-        return torch.equal(flat[got.reshape(-1)], flat[wanted.reshape(-1)])
-    axis = int(dim.value)
-    if got.dim() < given.dim():
-        got, wanted = got.unsqueeze(axis), wanted.unsqueeze(axis)
-    return torch.equal(given.gather(axis, got), given.gather(axis, wanted))
+    args = [_number_of(item) for item in call.inputs or ()]
+    kwargs = {key: _number_of(item) for key, item in (call.kwargs or {}).items()}
+    if place_result(operation, args, kwargs) is None:
+        return False
+    axis = find_axis(operation, args, kwargs)
+    return hold_equal_values(operation, side.load(value), got, wanted, axis)
+
+
+def _number_of(item: object) -> object:
+    return item.value if isinstance(item, ScalarValue) else None

@@ -23,9 +23,9 @@ from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
 from tensorprobe.capture.raised import add_raised
 from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
-from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
 from tensorprobe.capture.written import written_tensors
 from tensorprobe.names import backward_of
+from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session

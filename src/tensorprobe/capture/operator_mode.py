@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tensorprobe.unseen_writes import WRITES_UNSEEN
+
 __all__ = ["LEFT_OUT_SPACES", "OperatorMode", "may_write"]
 
 LEFT_OUT_SPACES = frozenset(
     ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "profiler")
 )
 """What a collective wrote is not there yet when it returns; a profiler computes nothing."""
-
-# They write their running statistics although their schema does not say so.
-_SECRET_WRITERS = frozenset(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"))
 
 
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -46,4 +45,4 @@ def may_write(func: Any) -> bool:
     """Whether an operator may write into a tensor that it is given."""
     if not isinstance(func, torch._ops.OpOverload):
         return True
-    return func._schema.is_mutable or func._schema.name.partition("::")[2] in _SECRET_WRITERS
+    return func._schema.is_mutable or func._schema.name.partition("::")[2] in WRITES_UNSEEN

@@ -28,7 +28,6 @@ from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.teamwork import make_team
 from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
-from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
 from tensorprobe.config import Config
 from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
 from tensorprobe.records import DumpInfo, Frame
@@ -41,6 +40,7 @@ from tensorprobe.summary.statistics import (
     StatisticsQueue,
 )
 from tensorprobe.summary.transfer import BATCH
+from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 __all__ = ["Recorder"]
 

@@ -35,7 +35,7 @@ from tensorprobe.precheck.judge import Judgement, Verdict, worst_verdict
 from tensorprobe.precheck.measure import measure_first
 from tensorprobe.precheck.noise import keeps_numbers
 from tensorprobe.precheck.settled import SettledDoubts
-from tensorprobe.precheck.side import Side
+from tensorprobe.precheck.side import Side, random_state, restore_random_state
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.replay.rebuild import RebuiltCall
 from tensorprobe.replay.refusals import REFUSALS
@@ -133,7 +133,10 @@ def check_call(
             return moved
     direction: Direction = "backward" if call.is_backward else "forward"
     name = ApiCall("Aten" if facts.is_torchs else "Custom", facts.name, call.number, direction)
-    with plain_thread(), _KeptRandomState(is_needed=not facts.is_torchs) as random_state:
+    with (
+        plain_thread(),
+        _KeptRandomState(call.device, is_needed=facts.stays_in_its_thread) as drawn,
+    ):
         sides = BothSides(
             RebuiltCall(call.func, call.args, call.kwargs),
             name,
@@ -145,12 +148,19 @@ def check_call(
             may_raise=precision == "higher" and not keeps_numbers(call.func),
             writes_unseen=facts.writes_unseen,
         )
-        checked = check_made_call(name, sides, Side(list(results)), call.find_left, settled)
+        checked = check_made_call(
+            name,
+            sides,
+            Side(list(results)),
+            call.find_left,
+            settled,
+            watches_writes=facts.writes_unseen,
+        )
         outputs = tuple(
             _judged(output, len(results), with_statistics=with_statistics)
             for output in checked.outputs
         )
-    if random_state.was_drawn:
+    if drawn.was_drawn and not facts.is_torchs:
         return CheckedOperator(call, "SKIP", DRAWS_RANDOM)
     verdict = worst_verdict([checked.forward, *(output.verdict for output in outputs)])
     return CheckedOperator(call, verdict, checked.message, outputs)
@@ -209,23 +219,25 @@ def _plain_keys() -> tuple[Any, Any]:
 
 
 class _KeptRandomState:
-    """Leaves the CPU's random numbers as they are: nobody knows what a user's operator draws.
+    """Leaves random numbers as they are: nobody knows what a user's operator draws.
 
     Attributes:
         was_drawn: whether any were drawn, once the block has ended.
     """
 
-    def __init__(self, *, is_needed: bool) -> None:
-        self._before = torch.get_rng_state() if is_needed else None
+    def __init__(self, device: torch.device, *, is_needed: bool) -> None:
+        self._device = device
+        self._before = random_state(device) if is_needed else []
         self.was_drawn = False
 
     def __enter__(self) -> _KeptRandomState:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None and not torch.equal(torch.get_rng_state(), self._before):
+        after = random_state(self._device) if self._before else []
+        if not all(map(torch.equal, self._before, after)):
             self.was_drawn = True
-            torch.set_rng_state(self._before)
+            restore_random_state(self._before, self._device)
 
 
 def _judged(output: CheckedOutput, count: int, *, with_statistics: bool) -> JudgedOutput:

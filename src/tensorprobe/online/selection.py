@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.operator_mode import LEFT_OUT_SPACES
-from tensorprobe.capture.unseen_writes import WRITES_UNSEEN
 from tensorprobe.names import UNINITIALISED
 from tensorprobe.precheck.noise import is_view
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.summary.host import is_plain
+from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 __all__ = [
     "DRAWS_RANDOM",
@@ -52,8 +52,10 @@ _BY_STRIDES = frozenset(
     ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "_reshape_alias")
 )
 _OF_TORCH = frozenset(("aten", "prims"))
-# Arguments without which a random operator draws nothing.
+# Arguments of random operators: what share is dropped, or set.
 _SHARES = ("dropout_p", "p", "dropout")
+# An operator whose share is called so draws nothing at 0; the others draw, and use nothing of it.
+_QUIET_AT_ZERO = frozenset(("dropout_p", "dropout"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class OperatorFacts:
         draws_random: whether it draws random numbers, unless it is told a share of 0.
         written: the places of positional arguments that it writes into.
         written_names: those by name.
+        stays_in_its_thread: whether it may draw random numbers though nothing of its arguments says
+            so, which only the thread of the run can put back.
         is_view: whether what it returns is memory of its arguments.
         writes_unseen: whether it also writes into others, and its schema does not say so.
     """
@@ -79,6 +83,7 @@ class OperatorFacts:
     draws_random: bool = False
     written: frozenset[int] = frozenset()
     written_names: frozenset[str] = frozenset()
+    stays_in_its_thread: bool = False
     is_view: bool = False
     writes_unseen: bool = False
 
@@ -98,6 +103,8 @@ def facts_of(func: Any) -> OperatorFacts:
         for place, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     }
+    names = {argument.name for argument in schema.arguments}
+    draws_random = torch.Tag.nondeterministic_seeded in func.tags
     returns_tensors = any("Tensor" in str(value.type) for value in schema.returns)
     reason = ""
     if space in LEFT_OUT_SPACES:
@@ -115,9 +122,10 @@ def facts_of(func: Any) -> OperatorFacts:
         str(func),
         space in _OF_TORCH,
         reason,
-        torch.Tag.nondeterministic_seeded in func.tags,
+        draws_random,
         frozenset(place for place, _ in written),
         frozenset(argument for _, argument in written),
+        space not in _OF_TORCH or (draws_random and _QUIET_AT_ZERO.isdisjoint(names)),
         is_view(func) or plain in _UNSAID_VIEWS,
         # Nobody knows what an operator of the user's own writes into.
         space not in _OF_TORCH or plain in WRITES_UNSEEN,

@@ -174,8 +174,9 @@ class OnlineSession:
             with self._lock:
                 self._settle(checked)
             return
-        # A user's operator may draw random numbers, which only this thread can put back.
-        pending = self._pool.submit(check) if call.facts.is_torchs else _done(check())
+        # Random numbers that it draws can only be put back before the run draws others.
+        stays = call.facts.stays_in_its_thread
+        pending = _done(check()) if stays else self._pool.submit(check)
         with self._lock:
             self._waiting.append((call, pending))
             self._waiting_bytes += call.nbytes

@@ -19,7 +19,6 @@ import torch
 from tensorprobe.names import ApiCall
 from tensorprobe.precheck.judge import rounding_unit
 from tensorprobe.precheck.kinds import (
-    UNSEEN_WRITERS,
     is_in_place,
     needs_recorded_dtype,
     undetermined_outputs,
@@ -42,6 +41,7 @@ from tensorprobe.replay.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.replay.recorded import dict_places, tensor_values, wants_gradients
 from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import send
+from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 __all__ = [
     "BothSides",
@@ -160,7 +160,7 @@ class BothSides:
         self._wanted = tuple(wanted)
         self._recorded_half = recorded_half
         self._lost = lost
-        self._writes_unseen = writes_unseen or name.api_name in UNSEEN_WRITERS
+        self._writes_unseen = writes_unseen or name.api_name in WRITES_UNSEEN
         self.is_live = is_live
         self._may_raise = may_raise
         self._base: list[torch.Tensor] | None = None

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import TypeAlias
 
 import torch
 
@@ -23,6 +24,7 @@ from tensorprobe.precheck.both_sides import (
     LoadInputs,
 )
 from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
+from tensorprobe.precheck.choices import Choice
 from tensorprobe.precheck.judge import (
     Judgement,
     Resemblance,
@@ -50,7 +52,6 @@ from tensorprobe.precheck.picks import (
     on_cpu,
     pick_from,
     pick_gradient,
-    pick_output,
     pick_written,
 )
 from tensorprobe.precheck.random_call import judge_random
@@ -62,9 +63,11 @@ from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.summary.host import fetch, have_equal_bits
 
 __all__ = ["check_call", "check_made_call"]
 
+FindWritten: TypeAlias = Callable[[int], "torch.Tensor | None"]
 # So many times the rounding error of its inputs a result must move to be ill-conditioned.
 _ILL_CONDITIONED = 4.0
 # Whose names say what a function does.
@@ -121,8 +124,10 @@ def check_made_call(
     name: ApiCall,
     sides: BothSides,
     candidate: Side,
-    find_written: Callable[[int], torch.Tensor | None],
+    find_written: FindWritten,
     settled: SettledDoubts,
+    *,
+    watches_writes: bool = False,
 ) -> CheckedCall:
     """Check a call that the run itself has just made; nothing of it is random.
 
@@ -132,11 +137,12 @@ def check_made_call(
         candidate: what it returned.
         find_written: returns what the call left of an input tensor, by its place.
         settled: what was found out in earlier checks of this kind.
+        watches_writes: whether it may have written where it should not.
     """
     sides.take_candidate(candidate)
     try:
         check = _Check(name, sides, sides.watch, settled)
-        return check.run_made(find_written, candidate)
+        return check.run_made(find_written, candidate, watches_writes=watches_writes)
     except CannotJudgeError as err:
         return CheckedCall("SKIP", message=str(err))
 
@@ -158,6 +164,7 @@ class _Check:
         self._name = name
         self._sides = sides
         self._shapes = sides.shapes
+        self._choice = Choice(sides)
 
     def run(self) -> CheckedCall:
         """Run both sides and judge what they gave."""
@@ -177,6 +184,8 @@ class _Check:
             return CheckedCall("error", message=f"the device gave {count}")
         message = self._sides.run_backwards(candidate, reference)
         forward = self._judge_forward(candidate, reference)
+        if not message and self._choice.is_another(candidate, reference):
+            message = "backward: it goes to what was chosen, which here is another of equal values"
         backward = [] if message else self._judge_backward(candidate, reference)
         back: Verdict | None = "SKIP" if message else None
         if backward:
@@ -193,7 +202,7 @@ class _Check:
         )
 
     def run_made(
-        self, find_written: Callable[[int], torch.Tensor | None], candidate: Side
+        self, find_written: FindWritten, candidate: Side, *, watches_writes: bool
     ) -> CheckedCall:
         """Run the reference of a call that was made, and judge what the call gave."""
         reference = self._sides.run_reference()
@@ -205,25 +214,43 @@ class _Check:
             if tensor is not None:
                 candidate.written[place] = tensor
         forward = self._judge_forward(candidate, reference)
+        if watches_writes:
+            forward += self._judge_untouched(reference, find_written)
         verdict = worst_verdict([output.judgement.verdict for output in forward])
         return CheckedCall(verdict, None, self._summarise(forward, ""), tuple(forward))
 
     # --- outputs and gradients ---------------------------------------------------------------
 
+    def _judge_untouched(
+        self, reference: Side, find_written: FindWritten
+    ) -> Iterator[CheckedOutput]:
+        """Hold inputs that the reference leaves alone against what they were."""
+        for place, before in enumerate(self._sides.inputs()):
+            left = find_written(place) if place not in reference.written else None
+            if left is None or have_equal_bits(fetch(left), before):
+                continue
+            reason = "the device wrote into it, the reference does not"
+            judgement = Judgement("error", reason, excess=math.inf)
+            yield CheckedOutput(f"forward.input.{place}", on_cpu(left), before, judgement)
+
     def _judge_forward(self, candidate: Side, reference: Side) -> list[CheckedOutput]:
+        candidate = self._choice.in_order(candidate)
         undetermined = undetermined_outputs(self._name.api_name)
         is_backward = self._name.api_name.endswith("_backward")
         found = []
         for index, output in enumerate(candidate.outputs):
             place = f"forward.output.{index}"
             if index in undetermined:
-                reason = "one of many right results"
-                found.append(CheckedOutput(place, on_cpu(output), None, _skip(reason)))
+                judgement = _skip("one of many right results")
+                found.append(CheckedOutput(place, on_cpu(output), None, judgement))
             elif is_backward and index and self._is_coarse:
                 found.append(CheckedOutput(place, on_cpu(output), None, _skip(_JUMPS)))
             else:
-                pick = pick_output(index)
-                found.append(self._judge(place, output, pick(reference), pick))
+                pick = self._choice.pick_output(index)
+                judged = self._judge(place, output, pick(reference), pick)
+                if index == self._choice.result:
+                    judged = self._choice.among_equals(judged)
+                found.append(judged)
         for index, tensor in candidate.written.items():
             pick = pick_written(index)
             found.append(self._judge(f"forward.input.{index}", tensor, pick(reference), pick))

@@ -21,7 +21,6 @@ __all__ = [
     "PARTLY_IN_HALVES",
     "STEPWISE_IN_HALVES",
     "UNINITIALISED",
-    "UNSEEN_WRITERS",
     "is_dropout",
     "is_in_place",
     "needs_recorded_dtype",
@@ -50,12 +49,6 @@ PARTLY_IN_HALVES = frozenset(
     ("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
      "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
      "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
-)  # fmt: skip
-
-# They write their running statistics without a word to autograd.
-UNSEEN_WRITERS = frozenset(
-    ("_batch_norm_with_update", "_native_batch_norm_legit", "batch_norm", "cudnn_batch_norm",
-     "instance_norm", "miopen_batch_norm", "native_batch_norm")
 )  # fmt: skip
 
 # Which results are one of many right ones: vectors may turn, and so do their gradients; what a

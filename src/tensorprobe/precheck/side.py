@@ -16,7 +16,7 @@ import torch
 from tensorprobe.replay.arguments import map_leaves, tensors_in
 from tensorprobe.replay.rebuild import RebuiltCall
 
-__all__ = ["Side", "run_backward", "run_forward"]
+__all__ = ["Side", "random_state", "restore_random_state", "run_backward", "run_forward"]
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ def run_forward(
     before: list[torch.Tensor] = []
     if seed is not None:
         _seed(seed, device)
-        before = _random_state(device)
+        before = random_state(device)
     with around or nullcontext(), torch.set_grad_enabled(with_gradients):
         if copies_leaves and leaves:
             swap = {id(leaf): leaf.clone() for leaf in leaves.values()}
@@ -109,7 +109,7 @@ def run_forward(
     if returns_statements and not outputs and 0 in written:
         # Such as x[0] = 1.
         outputs = [written.pop(0)]
-    after = _random_state(device) if before else []
+    after = random_state(device) if before else []
     is_same = all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
     return Side(outputs, written, leaves=leaves, drew_random=not is_same, seconds=seconds)
 
@@ -173,12 +173,21 @@ def _seed(seed: int, device: torch.device) -> None:
         module.manual_seed_all(seed)
 
 
-def _random_state(device: torch.device) -> list[torch.Tensor]:
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    """Return the state of the CPU's random numbers and of one device's."""
     states = [torch.get_rng_state()]
     module: Any = getattr(torch, device.type, None)
     if device.type != "cpu" and hasattr(module, "get_rng_state"):
         states.append(module.get_rng_state(device))
     return states
+
+
+def restore_random_state(states: Sequence[torch.Tensor], device: torch.device) -> None:
+    """Put back what `random_state` returned."""
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        module: Any = getattr(torch, device.type)
+        module.set_rng_state(states[1], device)
 
 
 def _now(device: torch.device) -> float:
