@@ -132,13 +132,18 @@ class OnlineCheck:
             raise ConfigError(
                 "an OnlineCheck is on in this thread already and checks what runs in this block"
             )
-        self._session = OnlineSession(self._options)
+        session = OnlineSession(self._options)
+        try:
+            watcher = OperatorWatcher(session)
+            self._listener = CompilerListener(self._on_compiled)
+            self._listener.open()
+            # Above those that are on: what they make of an operator is what the run computes.
+            watcher.__enter__()  # type: ignore[no-untyped-call]
+        except BaseException:
+            session.close()
+            raise
+        self._session, self._watcher = session, watcher
         _thread.check = self
-        self._watcher = OperatorWatcher(self._session)
-        self._listener = CompilerListener(self._on_compiled)
-        self._listener.open()
-        # Above those that are on: what they make of an operator is what the run computes.
-        self._watcher.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def step(self) -> None:

@@ -71,7 +71,9 @@ class OnlineFiles:
         Raises:
             ReportError: they cannot be written.
         """
-        self._table.add(self._row(checked, output) for output in checked.outputs)
+        rows = (self._row(checked, output) for output in checked.outputs)
+        # Behind a kernel that computes wrongly the process may not live long.
+        self._table.add(rows, at_once=checked.misses)
 
     def keep_data(self, checked: CheckedOperator) -> None:
         """Keep what a call was given and what both sides made of it, if there is room.
@@ -79,22 +81,20 @@ class OnlineFiles:
         Raises:
             ReportError: it cannot be written.
         """
-        size = checked.call.nbytes + sum(
-            output.reference.numel() * output.reference.element_size()
-            for output in checked.outputs
-            if output.reference is not None
-        )
-        if self.kept_bytes + size > self._disk_limit:
+        call = checked.call
+        files = [
+            ("npu", f"{call.name}_input{place}", value)
+            for place, value in _values_of(call.args, call.kwargs)
+        ]
+        for output in checked.outputs:
+            name = f"{call.name}_{output.place}"
+            sides = (("npu", output.candidate), ("cpu", output.reference))
+            files += [(side, name, tensor) for side, tensor in sides if tensor is not None]
+        if self.kept_bytes + sum(_size_in_file(value) for *_, value in files) > self._disk_limit:
             self.left_out += 1
             return
-        self.kept_bytes += size
-        call = checked.call
-        for place, value in _values_of(call.args, call.kwargs):
-            self._write("npu", f"{call.name}_input{place}", value)
-        for output in checked.outputs:
-            for side, tensor in (("npu", output.candidate), ("cpu", output.reference)):
-                if tensor is not None:
-                    self._write(side, f"{call.name}_{output.place}", tensor)
+        for side, name, value in files:
+            self._write(side, name, value)
 
     def close(self) -> None:
         """Close the table.
@@ -113,6 +113,7 @@ class OnlineFiles:
         path = self.folder / side / f"{name}.npy"
         with reporting_trouble(path):
             write_whole_file(path, npy_pieces(_as_numpy_knows(value)))
+        self.kept_bytes += _size_in_file(value)
 
     def _row(self, checked: CheckedOperator, output: JudgedOutput) -> Sequence[Cell]:
         call, judgement = checked.call, output.judgement
@@ -205,6 +206,18 @@ def _as_numpy_knows(value: Any) -> TensorData:
     name = "torch.complex64" if data.dtype.kind == "complex" else "torch.float32"
     wide = DTYPES[name]
     return TensorData(wide, np.asarray(widen(data.array, data.dtype)).astype(wide.carrier))
+
+
+def _size_in_file(value: Any) -> int:
+    """Return how many bytes a value takes in a `.npy`, which has no halves but its own."""
+    if not isinstance(value, torch.Tensor):
+        return _HEADER + _WIDEST
+    width = value.element_size() if DTYPES[str(value.dtype)].native else _WIDE
+    return _HEADER + value.numel() * width
+
+
+# Of what is before the data, of a number of Python, and of float32 in the place of a narrow float.
+_HEADER, _WIDEST, _WIDE = 128, 16, 4
 
 
 def _dtype_text(tensor: torch.Tensor | None) -> str:

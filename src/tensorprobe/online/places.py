@@ -25,7 +25,7 @@ __all__ = ["Places"]
 _Stack: TypeAlias = tuple[Frame, ...]
 
 # So many places of forward calls are remembered; of more the oldest are forgotten.
-_MOST = 1 << 20
+_MOST = 1 << 17
 _OWN_FOLDER = str(Path(__file__).parent.parent)
 # By these a backward pass is started, and below them is no code but autograd's own.
 _STARTERS = tuple(

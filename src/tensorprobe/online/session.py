@@ -89,7 +89,13 @@ class OnlineSession:
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call of the run as the run would, and check it."""
         call = self._begin(func, args, kwargs)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            if call is not None:
+                with self._lock:
+                    self._tally.skip(call.facts.name, "the run's own call raised an error")
+            raise
         if call is not None:
             self._end(call, result)
         return result

@@ -179,6 +179,7 @@ def end_call(call: Call, result: Any, *, waits: bool) -> None:
             places = list(range(len(call.live)))
         call._left_places = places
         call._left = Snapshot([call.live[place] for place in places], range(len(places)))
+        call.nbytes += sum(map(_size_of, call._left.tensors))
         call.live = []
 
 

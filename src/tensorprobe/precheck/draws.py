@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tensorprobe.precheck.judge import Judgement, rounding_unit
+from tensorprobe.precheck.judge import Judgement, rounding_unit, skipped
 
 __all__ = [
     "dropout_probability",
@@ -64,7 +64,7 @@ def judge_dropout(
     living = given != 0
     count = int(living.sum())
     if not count:
-        return Judgement("SKIP", "the input is all zero, so no share of zeros can be told")
+        return skipped("the input is all zero, so no share of zeros can be told")
     share = float((result[living] == 0).double().mean())
     trials = count if groups is None else min(groups, count)
     room = _DEVIATIONS * math.sqrt(probability * (1 - probability) / trials) + 1 / trials

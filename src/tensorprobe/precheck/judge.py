@@ -33,6 +33,7 @@ __all__ = [
     "judge_at_once",
     "judge_output",
     "rounding_unit",
+    "skipped",
     "typical_size",
     "worst_verdict",
 ]
@@ -280,6 +281,11 @@ def _judge_exactly(
             "warning", f"{message}; rounding noise flips as many", unequal=share, excess=1.0
         )
     return Judgement("error", message, unequal=share, excess=math.inf)
+
+
+def skipped(reason: str) -> Judgement:
+    """Return the judgement of a result that cannot be judged."""
+    return Judgement("SKIP", reason)
 
 
 def typical_size(pair: PairNumbers) -> float:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
-
 from tensorprobe.precheck.measure import OutputNumbers
 
 __all__ = ["SettledDoubts"]
@@ -26,7 +24,7 @@ _ALIKE = 2.0
 # A model has so many layers that are each like no other; more are not remembered.
 _MOST = 64
 
-_Kind = tuple[str, str, torch.dtype, int]
+_Kind = tuple[object, ...]
 
 
 class _Explained(NamedTuple):
@@ -49,8 +47,8 @@ class SettledDoubts:
         """Whether a result is no further off than one of another such call that was explained.
 
         Args:
-            kind: the operator's name, which result it is, its dtype, and how many numbers were
-                added up for one element.
+            kind: the operator and its settings, which result it is, its dtype, and how many numbers
+                were added up for one element.
             numbers: how far off it is.
             find_sizes: returns how large the call's numbers are, of each input and of the result;
                 asked only when needed.

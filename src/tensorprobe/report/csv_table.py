@@ -132,14 +132,18 @@ class GrowingCsv:
             self._descriptor = os.open(path, flags, 0o666)
             os.write(self._descriptor, _line(titles))
 
-    def add(self, rows: Iterable[Sequence[Cell]]) -> None:
+    def add(self, rows: Iterable[Sequence[Cell]], *, at_once: bool = False) -> None:
         """Add rows.
+
+        Args:
+            rows: their cells.
+            at_once: whether they are to be in the file when this returns.
 
         Raises:
             ReportError: they cannot be written.
         """
         self._rows += _lines(rows)
-        if time.monotonic() - self._written > _LONGEST_WAIT:
+        if at_once or time.monotonic() - self._written > _LONGEST_WAIT:
             self._write()
 
     def _write(self) -> None:
