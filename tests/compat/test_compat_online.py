@@ -101,3 +101,13 @@ def test_more_processes_than_a_quarter_of_the_cores_are_told(
     with PtdbgDispatch("auto", dump_path=tmp_path, process_num=4096):
         torch.ones(3) + 1
     assert re.search(r"jobs is 4096; \d+ is a quarter of the cores", capsys.readouterr().err)
+
+
+def test_a_list_without_its_mode_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with PtdbgDispatch(dump_mode="auto", dump_path=str(tmp_path), api_list=["mm"]):
+        pass
+    assert "api_list goes with dump_mode='list'; with 'auto' it has no effect" in (
+        capsys.readouterr().err
+    )

@@ -17,7 +17,7 @@ from faults import WrongKernel
 
 from conftest import REPOSITORY
 from tensorprobe import OnlineCheck
-from tensorprobe.errors import ReportError
+from tensorprobe.errors import ConfigError, ReportError
 
 _PATH = os.pathsep.join((str(REPOSITORY / "src"), str(Path(__file__).parent)))
 
@@ -72,6 +72,8 @@ def test_a_file_where_the_folder_should_be_is_told_before_the_block(tmp_path: Pa
         OnlineCheck(path=tmp_path / "file", quiet=True),
     ):
         raise AssertionError("the block is not entered")
+    with pytest.raises(ConfigError, match="path is ''"):
+        OnlineCheck(path="")
     with OnlineCheck(path=tmp_path / "other", quiet=True) as check:
         torch.ones(2)
     assert check.report.checked == 1

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from faults import WrongKernel
@@ -255,3 +259,72 @@ def test_what_cannot_be_used_is_told(
         OnlineCheck(**{"path": tmp_path, **options})
     assert message in str(err.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_users_operator_draws_from_numpy_and_python_is_put_back(
+    tmp_path: Path, library: torch.library.Library
+) -> None:
+    library.impl("thirds", lambda x: x * (np.random.rand() + random.random()), "CPU")
+    found = []
+    for check in (nullcontext(), OnlineCheck(path=tmp_path, quiet=True)):
+        np.random.seed(3)
+        random.seed(3)
+        with check:
+            found.append([torch.ops.online_test.thirds(torch.ones(2)) for _ in range(3)])
+    assert all(map(torch.equal, *found))
+    assert isinstance(check, OnlineCheck)
+    assert check.report.skipped == {"draws random numbers (online_test.thirds)": 3}
+
+
+def test_a_users_operator_that_gives_something_else_each_time_is_skipped(
+    tmp_path: Path, library: torch.library.Library
+) -> None:
+    count = itertools.count(1)
+    library.impl("thirds", lambda x: x * next(count), "CPU")
+    report = checked(tmp_path, lambda: torch.ops.online_test.thirds(torch.ones(2)))
+    assert "gives something else each time (online_test.thirds)" in report.skipped
+
+
+@pytest.mark.filterwarnings("ignore:.*linalg.eig")
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: torch.linalg.eig(x),
+        lambda x: torch.linalg.eigvals(x),
+        lambda x: torch.linalg.det(x[:, :6][:6]),
+        lambda x: torch.linalg.slogdet(x[:, :6][:6]),
+        lambda x: torch.linalg.solve(x[:, :6][:6], x[:6, 0]),
+        lambda x: torch.linalg.lstsq(1 / (x.abs() + 1).cumsum(0), x[:, :1]),
+    ],
+)
+def test_one_of_many_right_results_is_no_failure(
+    tmp_path: Path, run: Callable[[torch.Tensor], object]
+) -> None:
+    for seed in range(8):
+        torch.manual_seed(seed)
+        assert checked(tmp_path, lambda: run(torch.randn(12, 12))).failures == ()
+
+
+def test_the_gradient_that_torch_computes_otherwise_is_told(tmp_path: Path) -> None:
+    x = torch.ones(3, requires_grad=True)
+    report = checked(tmp_path, lambda: x.prod().backward())
+    assert any("prod: torch computes its gradient by another formula" in n for n in report.notes)
+    assert checked(tmp_path, lambda: x.detach().prod()).notes == ()
+
+
+def test_gradients_that_are_nothing_but_rounding_do_not_fail(tmp_path: Path) -> None:
+    for seed in range(30):
+        torch.manual_seed(seed)
+        q, k, v = (torch.randn(2, 4, size, 16).requires_grad_() for size in (3, 1, 1))
+        attend = torch.nn.functional.scaled_dot_product_attention
+        report = checked(tmp_path, lambda: attend(q, k, v).square().sum().backward())  # noqa: B023
+        assert report.failures == ()
+
+
+def test_a_loss_that_the_cpu_adds_up_in_a_half_does_not_fail(tmp_path: Path) -> None:
+    for seed in range(12, 24):
+        torch.manual_seed(seed)
+        x = torch.randn(512, 1000, dtype=torch.bfloat16).requires_grad_()
+        wanted = torch.randint(0, 1000, (512,))
+        run = partial(torch.nn.functional.cross_entropy, x, wanted)
+        assert checked(tmp_path, lambda: run().backward()).failures == ()  # noqa: B023

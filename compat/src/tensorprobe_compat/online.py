@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from tensorprobe import OnlineCheck
+from tensorprobe.standard_streams import complain
 
 __all__ = ["PtdbgDispatch"]
 
@@ -34,11 +35,14 @@ class PtdbgDispatch(OnlineCheck):
         tag: str | None = None,
         process_num: int = 0,
     ) -> None:
+        is_list = str(dump_mode).lower() == "list"
+        if api_list and not is_list:
+            complain(f"api_list goes with dump_mode='list'; with {dump_mode!r} it has no effect")
         super().__init__(
             dump_mode,
             # There is no default: what is not given is told by its name.
             dump_path,  # type: ignore[arg-type]
-            api_list if str(dump_mode).lower() == "list" else None,
+            api_list if is_list else None,
             tag,
             process_num,
             debug=debug,

@@ -11,12 +11,14 @@ where that rule sees nothing.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
@@ -35,7 +37,7 @@ from tensorprobe.precheck.judge import Judgement, Verdict, worst_verdict
 from tensorprobe.precheck.measure import measure_first
 from tensorprobe.precheck.noise import keeps_numbers
 from tensorprobe.precheck.settled import SettledDoubts
-from tensorprobe.precheck.side import Side, random_state, restore_random_state
+from tensorprobe.precheck.side import Side, random_state, restore_random_state, share_memory
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.replay.rebuild import RebuiltCall
 from tensorprobe.replay.refusals import REFUSALS
@@ -127,7 +129,7 @@ def check_call(
     if not results and not facts.written and not facts.writes_unseen:
         return CheckedOperator(call, "SKIP", "returned no tensor")
     is_quick = not with_statistics and keeps_numbers(call.func)
-    if is_quick and not (facts.written or facts.writes_unseen):
+    if is_quick and not (facts.written or facts.writes_unseen or call.touched):
         moved = _check_moved(call, results)
         if moved is not None:
             return moved
@@ -151,17 +153,21 @@ def check_call(
         checked = check_made_call(
             name,
             sides,
-            Side(list(results)),
+            Side(list(results), shared=() if facts.is_composite else call.shared),
             call.find_left,
             settled,
-            watches_writes=facts.writes_unseen,
+            touched=None if facts.writes_unseen else call.touched,
         )
         outputs = tuple(
             _judged(output, len(results), with_statistics=with_statistics)
             for output in checked.outputs
         )
+        is_doubtful = not facts.is_torchs and checked.forward != "pass"
+        is_fickle = is_doubtful and not _gives_the_same(sides)
     if drawn.was_drawn and not facts.is_torchs:
         return CheckedOperator(call, "SKIP", DRAWS_RANDOM)
+    if is_fickle:
+        return CheckedOperator(call, "SKIP", "gives something else each time")
     verdict = worst_verdict([checked.forward, *(output.verdict for output in outputs)])
     return CheckedOperator(call, verdict, checked.message, outputs)
 
@@ -175,6 +181,8 @@ def _check_moved(call: Call, results: list[torch.Tensor]) -> CheckedOperator | N
             return None
         ours = [fetch(tensor.detach()) for tensor in results]
     if len(ours) != len(references) or not all(map(have_equal_bits, ours, references)):
+        return None
+    if share_memory(references, call.given.tensors) != call.shared:
         return None
     equal = Judgement("pass", unequal=0.0)
     pairs = enumerate(zip(ours, references, strict=True))
@@ -218,6 +226,15 @@ def _plain_keys() -> tuple[Any, Any]:
     return keys
 
 
+def _gives_the_same(sides: BothSides) -> bool:
+    """Whether the CPU gives the same twice for the same inputs; what does not run does."""
+    try:
+        first, second = (sides.candidate(torch.device("cpu")).outputs for _ in range(2))
+    except REFUSALS:
+        return True
+    return all(map(have_equal_bits, first, second))
+
+
 class _KeptRandomState:
     """Leaves random numbers as they are: nobody knows what a user's operator draws.
 
@@ -228,16 +245,28 @@ class _KeptRandomState:
     def __init__(self, device: torch.device, *, is_needed: bool) -> None:
         self._device = device
         self._before = random_state(device) if is_needed else []
+        self._others = (random.getstate(), np.random.get_state()) if is_needed else None
         self.was_drawn = False
 
     def __enter__(self) -> _KeptRandomState:
         return self
 
     def __exit__(self, *_: object) -> None:
-        after = random_state(self._device) if self._before else []
+        if self._others is None:
+            return
+        after = random_state(self._device)
         if not all(map(torch.equal, self._before, after)):
             self.was_drawn = True
             restore_random_state(self._before, self._device)
+        ours, numpys = self._others
+        if random.getstate() != ours or not _are_equal_states(np.random.get_state(), numpys):
+            self.was_drawn = True
+            random.setstate(ours)
+            np.random.set_state(numpys)
+
+
+def _are_equal_states(one: Any, other: Any) -> bool:
+    return all(np.array_equal(part, that) for part, that in zip(one, other, strict=True))
 
 
 def _judged(output: CheckedOutput, count: int, *, with_statistics: bool) -> JudgedOutput:

@@ -116,7 +116,7 @@ def make_options(
     Raises:
         ConfigError: something of it cannot be used.
     """
-    if not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ConfigError(f"path is {path!r}, wanted the name of a folder for the results")
     chosen = mode.lower() if isinstance(mode, str) else mode
     if chosen not in _MODES:

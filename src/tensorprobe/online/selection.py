@@ -15,7 +15,6 @@ import torch
 
 from tensorprobe.capture.operator_mode import LEFT_OUT_SPACES
 from tensorprobe.names import UNINITIALISED
-from tensorprobe.precheck.noise import is_view
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.summary.host import is_plain
 from tensorprobe.unseen_writes import WRITES_UNSEEN
@@ -45,8 +44,6 @@ _WITH_WORKSPACE = frozenset(
     ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_cudnn_rnn", "_cudnn_rnn_backward",
      "miopen_rnn", "miopen_rnn_backward")
 )  # fmt: skip
-# Its result shares the memory of its argument, which its schema does not say.
-_UNSAID_VIEWS = frozenset(("_unsafe_view",))
 # Their strides count from the beginning of the memory, of which a copy has only the tensor's part.
 _BY_STRIDES = frozenset(
     ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "_reshape_alias")
@@ -72,7 +69,8 @@ class OperatorFacts:
         written_names: those by name.
         stays_in_its_thread: whether it may draw random numbers though nothing of its arguments says
             so, which only the thread of the run can put back.
-        is_view: whether what it returns is memory of its arguments.
+        is_composite: whether it is made of others, so that its result may be memory of an argument
+            or not, as it comes.
         writes_unseen: whether it also writes into others, and its schema does not say so.
     """
 
@@ -84,7 +82,7 @@ class OperatorFacts:
     written: frozenset[int] = frozenset()
     written_names: frozenset[str] = frozenset()
     stays_in_its_thread: bool = False
-    is_view: bool = False
+    is_composite: bool = False
     writes_unseen: bool = False
 
 
@@ -126,7 +124,7 @@ def facts_of(func: Any) -> OperatorFacts:
         frozenset(place for place, _ in written),
         frozenset(argument for _, argument in written),
         space not in _OF_TORCH or (draws_random and _QUIET_AT_ZERO.isdisjoint(names)),
-        is_view(func) or plain in _UNSAID_VIEWS,
+        func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd),
         # Nobody knows what an operator of the user's own writes into.
         space not in _OF_TORCH or plain in WRITES_UNSEEN,
     )

@@ -47,6 +47,12 @@ __all__ = ["OnlineSession"]
 
 # Of one operator so many failures are told; all are in the table.
 _MOST_TOLD = 10
+# torch asks whether a mode like this one is on when it computes the gradient of that input.
+_OTHER_FORMULAS = {"prod": 0, "masked_fill": 2}
+_OTHER_FORMULA = (
+    "{name}: torch computes its gradient by another formula while operators are watched, so that "
+    "its last digits may be others than without the check"
+)
 
 
 class OnlineSession:
@@ -117,6 +123,9 @@ class OnlineSession:
     ) -> Call | None:
         is_backward = torch._C._current_graph_task_id() != -1
         tensors = tensors_in((args, kwargs))
+        place = _OTHER_FORMULAS.get(facts.name, len(tensors))
+        if place < len(tensors) and tensors[place].requires_grad:
+            self.note(_OTHER_FORMULA.format(name=facts.name))
         stack = self._places.find(facts.name, tensors, is_backward=is_backward)
         with self._lock:
             self._counts[facts.name] += 1
@@ -138,7 +147,7 @@ class OnlineSession:
             is_backward=is_backward,
             stack=stack,
         )
-        return begin_call(make, facts, args, kwargs, waits=self._pool is not None)
+        return begin_call(make, facts, args, kwargs)
 
     def _is_asked_for(
         self, facts: OperatorFacts, number: int, tensors: Sequence[torch.Tensor]

@@ -3,7 +3,9 @@
     before the call: its inputs ─► host   behind what the device has still to do, without waiting
     after the call: its results, and what it wrote into ─► host, likewise
 
-On the host a tensor is only copied if somebody may write into it before it is looked at.
+Inputs are copied, so that a kernel that spoils them is found out: what it computes is held against
+what it was given, and what it left of an input on the host against what that was. A result on the
+host is only copied if the run goes on before it is looked at.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from typing import Any
 import torch
 
 from tensorprobe.online.selection import OperatorFacts
+from tensorprobe.precheck.side import share_memory
 from tensorprobe.replay.arguments import map_leaves, tensors_in
-from tensorprobe.summary.host import fetch
+from tensorprobe.summary.host import fetch, have_equal_bits
 
 __all__ = ["Call", "Snapshot", "begin_call", "end_call"]
 
@@ -81,6 +84,8 @@ class Call:
         nbytes: how large all of it is.
         results: what it returned.
         left: what it left of those inputs that it may have written into, by their places.
+        touched: the places of inputs that have changed though it should not write into them.
+        shared: of each result, whether it is memory of an input.
     """
 
     func: Any
@@ -98,6 +103,8 @@ class Call:
     nbytes: int
     results: Snapshot | None = None
     left: dict[int, torch.Tensor] = field(default_factory=dict)
+    touched: tuple[int, ...] = ()
+    shared: tuple[bool, ...] = ()
     _left: Snapshot | None = None
     _left_places: list[int] = field(default_factory=list)
 
@@ -126,8 +133,6 @@ def begin_call(
     facts: OperatorFacts,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    *,
-    waits: bool,
 ) -> Call:
     """Take what a call is given.
 
@@ -136,14 +141,9 @@ def begin_call(
         facts: what holds of all calls of its operator.
         args: its arguments.
         kwargs: those by name.
-        waits: whether the run goes on before they are looked at.
     """
     live = tensors_in((args, kwargs))
-    everything = range(len(live))
-    # Who writes wrongly into a view writes into what it is a view of.
-    is_all = waits or facts.writes_unseen or facts.is_view
-    copied = everything if is_all else _written_places(facts, args, kwargs)
-    given = Snapshot(live, frozenset(copied))
+    given = Snapshot(live, range(len(live)))
     swap = dict(zip(map(id, live), given.tensors, strict=True))
 
     def swapped(value: Any) -> Any:
@@ -173,14 +173,36 @@ def end_call(call: Call, result: Any, *, waits: bool) -> None:
     if call.device is _HOST:
         call.device = next((tensor.device for tensor in outputs if not tensor.is_cpu), _HOST)
     call.results = Snapshot(outputs, range(len(outputs)) if waits else ())
+    call.shared = share_memory(outputs, call.live)
+    places = set(_written_places(call.facts, call.args, call.kwargs))
+    call.touched = _touched_places(call, places)
     if waits:
-        places = _written_places(call.facts, call.args, call.kwargs)
-        if call.facts.writes_unseen:
-            places = list(range(len(call.live)))
-        call._left_places = places
-        call._left = Snapshot([call.live[place] for place in places], range(len(places)))
+        places |= {*call.touched, *(range(len(call.live)) if call.facts.writes_unseen else ())}
+        call._left_places = sorted(places)
+        call._left = Snapshot([call.live[place] for place in call._left_places], range(len(places)))
         call.nbytes += sum(map(_size_of, call._left.tensors))
         call.live = []
+
+
+def _touched_places(call: Call, written: Collection[int]) -> tuple[int, ...]:
+    """Return the places of inputs on the host that changed though nothing says that they may."""
+    if call.facts.writes_unseen:
+        return ()
+    memories = {_memory_of(call.live[place]) for place in written}
+    return tuple(
+        place
+        for place, (before, now) in enumerate(zip(call.given.tensors, call.live, strict=True))
+        if now.is_cpu
+        and _memory_of(now) not in memories
+        and not have_equal_bits(before, now)
+        and not torch.equal(_bits_of(before), _bits_of(now))
+    )
+
+
+def _bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's bytes in its own order, however it lies."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

@@ -378,6 +378,7 @@ class BothSides:
                 copies_leaves=self.copies_leaves,
                 watches_writes=self._writes_unseen,
                 returns_statements=not self.is_live,
+                notes_sharing=self.is_live,
                 around=around,
                 timed=self.watch.phase("reference"),
             )

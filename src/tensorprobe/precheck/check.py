@@ -7,7 +7,7 @@ BothSides ─► outputs, written inputs, gradients ─► judge each ─► Che
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from tensorprobe.precheck.choices import Choice
 from tensorprobe.precheck.judge import (
     Judgement,
     Verdict,
+    rounding_unit,
     skipped,
     worst_verdict,
 )
@@ -44,6 +45,7 @@ from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
+from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import fetch, have_equal_bits
 
 __all__ = ["check_call", "check_made_call"]
@@ -104,7 +106,7 @@ def check_made_call(
     find_written: FindWritten,
     settled: SettledDoubts,
     *,
-    watches_writes: bool = False,
+    touched: Collection[int] | None = (),
 ) -> CheckedCall:
     """Check a call that the run itself has just made; nothing of it is random.
 
@@ -114,12 +116,12 @@ def check_made_call(
         candidate: what it returned.
         find_written: returns what the call left of an input tensor, by its place.
         settled: what was found out in earlier checks of this kind.
-        watches_writes: whether it may have written where it should not.
+        touched: the places of inputs that changed though they should not; None where any may have.
     """
     sides.take_candidate(candidate)
     try:
         check = _Check(name, sides, sides.watch, settled)
-        return check.run_made(find_written, candidate, watches_writes=watches_writes)
+        return check.run_made(find_written, candidate, settled, touched)
     except CannotJudgeError as err:
         return CheckedCall("SKIP", message=str(err))
 
@@ -175,7 +177,11 @@ class _Check:
         )
 
     def run_made(
-        self, find_written: FindWritten, candidate: Side, *, watches_writes: bool
+        self,
+        find_written: FindWritten,
+        candidate: Side,
+        settled: SettledDoubts,
+        touched: Collection[int] | None,
     ) -> CheckedCall:
         """Run the reference of a call that was made, and judge what the call gave."""
         reference = self._sides.run_reference()
@@ -186,25 +192,80 @@ class _Check:
             tensor = find_written(place)
             if tensor is not None:
                 candidate.written[place] = tensor
-        forward = self._judge_forward(candidate, reference)
-        if watches_writes:
-            forward += self._judge_untouched(reference, find_written)
+        forward = [
+            self._judge_form(index, output, candidate, reference, settled)
+            for index, output in enumerate(self._judge_forward(candidate, reference))
+        ]
+        forward += self._judge_untouched(reference, find_written, touched)
         verdict = worst_verdict([output.judgement.verdict for output in forward])
         return CheckedCall(verdict, None, self._summarise(forward, ""), tuple(forward))
 
-    # --- outputs and gradients ---------------------------------------------------------------
+    # --- a call that was made: what is right in every number and wrong all the same ----------
+
+    def _judge_form(
+        self,
+        index: int,
+        output: CheckedOutput,
+        candidate: Side,
+        reference: Side,
+        settled: SettledDoubts,
+    ) -> CheckedOutput:
+        """Let a result fail that has another dtype, or is other memory, than it should be."""
+        if index >= len(candidate.outputs) or output.judgement.verdict == "error":
+            return output
+        reason = ""
+        if candidate.shared and candidate.shared[index] is not reference.shared[index]:
+            should = "should" if reference.shared[index] else "should not"
+            reason = f"it {should} be memory of an input"
+        ours, wanted = candidate.outputs[index].dtype, self._dtypes(reference, settled)
+        if index < len(wanted) and ours != wanted[index]:
+            # What a kernel of another device hands on beside its result may be wider.
+            is_wider = rounding_unit(ours) <= rounding_unit(wanted[index])
+            if not (index and is_wider and self._sides.device.type != "cpu"):
+                reason = f"the device gave {ours}, wanted {wanted[index]}"
+        if not reason:
+            return output
+        judgement = replace(output.judgement, verdict="error", message=reason, excess=math.inf)
+        return replace(output, judgement=judgement)
+
+    def _dtypes(self, reference: Side, settled: SettledDoubts) -> tuple[torch.dtype, ...]:
+        """Return the dtypes of the results as the CPU gives them; none if it does not run."""
+        if not self._sides.is_raised:
+            return tuple(output.dtype for output in reference.outputs)
+        call = self._sides.plain
+
+        def make() -> tuple[torch.dtype, ...]:
+            try:
+                outputs = self._sides.candidate(torch.device("cpu")).outputs
+            except REFUSALS:
+                return ()
+            return tuple(output.dtype for output in outputs)
+
+        # Of other arguments than tensors the kind may decide, of these the value does.
+        told = (bool, torch.dtype)
+        settings = tuple(
+            value if isinstance(value, told) else type(value)
+            for value in (*call.args, *call.kwargs.values())
+        )
+        given = tuple((tensor.dtype, tensor.dim() == 0) for tensor in self._sides.inputs())
+        kind = (call.function, settings, given, torch.get_default_dtype())
+        return settled.find_dtypes(kind, make)
 
     def _judge_untouched(
-        self, reference: Side, find_written: FindWritten
+        self, reference: Side, find_written: FindWritten, touched: Collection[int] | None
     ) -> Iterator[CheckedOutput]:
         """Hold inputs that the reference does not write into against what they were."""
         for place, before in enumerate(self._sides.inputs()):
-            left = find_written(place) if place not in reference.written else None
+            if place in reference.written or (touched is not None and place not in touched):
+                continue
+            left = find_written(place)
             if left is None or have_equal_bits(fetch(left), before):
                 continue
             reason = "the device wrote into it, the reference does not"
             judgement = Judgement("error", reason, excess=math.inf)
             yield CheckedOutput(f"forward.input.{place}", on_cpu(left), before, judgement)
+
+    # --- outputs and gradients ---------------------------------------------------------------
 
     def _judge_forward(self, candidate: Side, reference: Side) -> list[CheckedOutput]:
         candidate = self._choice.in_order(candidate)

@@ -47,22 +47,30 @@ STEPWISE_IN_HALVES = COARSE_IN_HALVES | frozenset(
 # Kernels that read halves and compute partly in them, though some of their results are float32.
 PARTLY_IN_HALVES = frozenset(
     ("native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward",
+     "nll_loss_forward", "nll_loss2d_forward",
      "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
      "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
 )  # fmt: skip
 
-# Which results are one of many right ones: vectors may turn, and so do their gradients; what a
-# kernel hands on to its own backward is as it needs it.
+# Which results are one of many right ones: vectors may turn, and so do their gradients; eigenvalues
+# of what is not symmetric come in any order; what a kernel hands on to its own backward is as it
+# needs it.
 _UNDETERMINED: dict[str, tuple[int, ...]] = {
     "svd": (0, 2),
     "linalg.svd": (0, 2),
     "linalg.eigh": (1,),
-    "linalg.eig": (1,),
+    "linalg.eig": (0, 1),
+    "linalg.eigvals": (0,),
     "_linalg_svd": (0, 2),
     "_linalg_eigh": (1,),
     "linalg_svd": (0, 2),
     "linalg_eigh": (1,),
-    "linalg_eig": (1,),
+    "linalg_eig": (0, 1),
+    "linalg_eigvals": (0,),
+    "_linalg_eigvals": (0,),
+    "_linalg_det": (1, 2),
+    "_linalg_slogdet": (2, 3),
+    "_linalg_solve_ex": (1, 2),
     "_embedding_bag": (1, 2, 3),
     "_embedding_bag_forward_only": (1, 2, 3),
 }
@@ -73,7 +81,8 @@ _OWN_DTYPE = frozenset(
     ("fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
      "fractional_max_pool3d_with_indices", "nextafter", "nextafter_", "nan_to_num", "nan_to_num_",
      "__dlpack__", "frexp",
-     "linalg.matrix_rank", "linalg.pinv", "pinverse", "linalg.lstsq", "linalg_matrix_rank")
+     "linalg.matrix_rank", "linalg.pinv", "pinverse", "linalg.lstsq", "linalg_matrix_rank",
+     "linalg_pinv", "linalg_lstsq")
 )  # fmt: skip
 
 _BITS = frozenset(("view", "view_dtype"))

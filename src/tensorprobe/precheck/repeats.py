@@ -23,9 +23,13 @@ from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = ["Repeats"]
 
-_NOISY_RUNS = 4
-# So many elements show in two runs what few show in four.
+# Whether all of a result errs to one side is told by the runs alone, however many elements it has:
+# of four runs none errs as much as a sound result in one of a hundred cases, of twelve in one of
+# thousands. Most doubts are settled by the first.
+_NOISY_RUNS = 12
+# Of large calls a run takes long, and in most of them errors to both sides cancel.
 _LARGE = 1_000_000
+_FEW_RUNS = 4
 # In more roundings than these an error of 1/1000 could hide.
 _LONGEST_WALK = 100.0
 _CPU = torch.device("cpu")
@@ -121,7 +125,7 @@ class Repeats:
         size = sum(tensor.numel() for tensor in sides.inputs())
         by_steps = self._is_noisy_inside
         moves_inputs = inputs_only or (by_steps and not self.is_half_by_element)
-        for _ in range(_NOISY_RUNS if size < _LARGE else _NOISY_RUNS // 2):
+        for _ in range(_NOISY_RUNS if size < _LARGE else _FEW_RUNS):
             mode: AbstractContextManager[Any] = nullcontext()
             if not inputs_only:
                 mode = RoundingNoise(sides.noisy_dtype, sides.unit, generator, by_steps=by_steps)

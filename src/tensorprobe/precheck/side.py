@@ -16,7 +16,14 @@ import torch
 from tensorprobe.replay.arguments import map_leaves, tensors_in
 from tensorprobe.replay.rebuild import RebuiltCall
 
-__all__ = ["Side", "random_state", "restore_random_state", "run_backward", "run_forward"]
+__all__ = [
+    "Side",
+    "random_state",
+    "restore_random_state",
+    "run_backward",
+    "run_forward",
+    "share_memory",
+]
 
 
 @dataclass(slots=True)
@@ -29,6 +36,7 @@ class Side:
         gradients: of each input tensor that wants one, by its place; None where none arrived.
         leaves: the inputs that want gradients, by their place among the input tensors.
         drew_random: whether random numbers were drawn.
+        shared: of each output, whether it is memory of an input; empty if nobody asked.
         seconds: the time in the call itself.
     """
 
@@ -37,6 +45,7 @@ class Side:
     gradients: dict[int, torch.Tensor | None] = field(default_factory=dict)
     leaves: dict[int, torch.Tensor] = field(default_factory=dict)
     drew_random: bool = False
+    shared: tuple[bool, ...] = ()
     seconds: float = 0.0
 
 
@@ -49,6 +58,7 @@ def run_forward(
     copies_leaves: bool,
     watches_writes: bool = False,
     returns_statements: bool = True,
+    notes_sharing: bool = False,
     around: AbstractContextManager[Any] | None = None,
     timed: AbstractContextManager[Any] | None = None,
 ) -> Side:
@@ -62,6 +72,7 @@ def run_forward(
         copies_leaves: the call may write into its inputs, which leaves of a graph do not allow.
         watches_writes: the call writes into inputs without raising their versions.
         returns_statements: what a call without a result leaves in its first argument is its result.
+        notes_sharing: whether to note which results are memory of an input.
         around: entered around the call and what belongs to it.
         timed: entered around the call alone.
 
@@ -111,7 +122,10 @@ def run_forward(
         outputs = [written.pop(0)]
     after = random_state(device) if before else []
     is_same = all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
-    return Side(outputs, written, leaves=leaves, drew_random=not is_same, seconds=seconds)
+    shared = share_memory(outputs, given) if notes_sharing else ()
+    return Side(
+        outputs, written, leaves=leaves, drew_random=not is_same, shared=shared, seconds=seconds
+    )
 
 
 def run_backward(
@@ -143,6 +157,18 @@ def run_backward(
         found = torch.autograd.grad(roots, list(side.leaves.values()), sent, allow_unused=True)
         side.seconds += _now(device) - start
     side.gradients = dict(zip(side.leaves, found, strict=True))
+
+
+def share_memory(
+    results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> tuple[bool, ...]:
+    """Return of each result whether it is memory of an input."""
+    # What is empty has no memory.
+    memories = {tensor.untyped_storage().data_ptr() for tensor in inputs if tensor.numel()}
+    return tuple(
+        bool(tensor.numel()) and tensor.untyped_storage().data_ptr() in memories
+        for tensor in results
+    )
 
 
 def _outputs_of(result: Any) -> list[torch.Tensor]:

@@ -245,8 +245,11 @@ def _add_up(parts: Sequence[_Sums]) -> _Sums | None:
 def _drifts(sums: _Sums, limits: NoiseLimits) -> bool:
     """Whether the candidate as a whole is larger or smaller than the truth.
 
-    Rounding errors point both ways and cancel in this; a wrong factor does not.
+    Rounding errors point both ways and cancel in this; a wrong factor does not. A truth that is
+    smaller than what noise adds to it (of what cancels) has no direction along which to look.
     """
+    if max(sums.moved) >= sums.squares:
+        return False
     if sums.count < _MANY or not sums.squares or not math.isfinite(sums.squares):
         return False
     noisy = max(abs(dot / sums.squares - 1) for dot in sums.dots) if limits.may_drift else 0.0
