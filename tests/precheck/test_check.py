@@ -223,6 +223,32 @@ def test_a_long_sum_that_cancels_is_no_error(capture: Capture) -> None:
     assert result.backward in ("pass", "warning"), result
 
 
+def test_a_loss_that_the_cpu_adds_up_in_a_half_is_no_error(capture: Capture) -> None:
+    def losses() -> None:
+        for seed in (3, 5, 18):
+            torch.manual_seed(seed)
+            given = torch.randn(512, 1000, dtype=torch.bfloat16)
+            torch.nn.functional.cross_entropy(given, torch.randint(0, 1000, (512,)))
+
+    results = check(capture(losses, task="tensor"))
+    found = [result.forward for shown, result in results.items() if "cross_entropy" in shown]
+    assert len(found) == 3
+    assert "error" not in found
+
+
+def test_a_gradient_that_is_nothing_but_rounding_is_no_error(capture: Capture) -> None:
+    def attend() -> None:
+        for seed in range(12):
+            torch.manual_seed(seed)
+            q, k, v = (torch.randn(2, 4, size, 16).requires_grad_() for size in (3, 1, 1))
+            torch.nn.functional.scaled_dot_product_attention(q, k, v).square().sum().backward()
+
+    results = check(capture(attend, task="tensor"))
+    found = [result.backward for shown, result in results.items() if "attention" in shown]
+    assert len(found) == 12
+    assert "error" not in found
+
+
 def test_an_index_that_a_rounding_decides_is_a_warning(capture: Capture) -> None:
     """The first of two sums that are equal but for rounding."""
 

@@ -20,6 +20,7 @@ __all__ = [
     "COARSE_IN_HALVES",
     "PARTLY_IN_HALVES",
     "STEPWISE_IN_HALVES",
+    "SUMMED_IN_HALVES",
     "UNINITIALISED",
     "is_dropout",
     "is_in_place",
@@ -50,6 +51,12 @@ PARTLY_IN_HALVES = frozenset(
      "nll_loss_forward", "nll_loss2d_forward",
      "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
      "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
+)  # fmt: skip
+
+# Losses that the CPU adds up in the dtype of their inputs, however narrow; for inputs that are alike
+# it errs alike.
+SUMMED_IN_HALVES = frozenset(
+    ("cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
 )  # fmt: skip
 
 # Which results are one of many right ones: vectors may turn, and so do their gradients; eigenvalues

@@ -26,7 +26,7 @@ from tensorprobe.precheck.judge import (
     skipped,
     typical_size,
 )
-from tensorprobe.precheck.kinds import PARTLY_IN_HALVES
+from tensorprobe.precheck.kinds import PARTLY_IN_HALVES, SUMMED_IN_HALVES
 from tensorprobe.precheck.measure import OutputNumbers
 from tensorprobe.precheck.picks import Pick, as_compared, norm, on_cpu, pick_from
 from tensorprobe.precheck.repeated_errors import resemblance_of
@@ -101,7 +101,7 @@ class OutputJudge:
             judge_output,
             length=self._length(ours),
             computed_in=self._computed_in(ours),
-            is_gradient=place.startswith("backward"),
+            is_long_sum=place.startswith("backward") or self._is_loss_of_the_cpu,
         )
         with self._watch.phase("measure"):
             judgement = judged(ours, theirs)
@@ -139,6 +139,12 @@ class OutputJudge:
     def is_half(self) -> bool:
         """Whether the narrowest dtype in the call has 16 bits or fewer."""
         return self._sides.unit >= rounding_unit(torch.float16)
+
+    @property
+    def _is_loss_of_the_cpu(self) -> bool:
+        """Whether the result is a loss as the CPU's own kernel adds it up in a half."""
+        is_cpu = self.is_half and self._sides.device.type == "cpu"
+        return is_cpu and self._name.api_name in SUMMED_IN_HALVES
 
     def _computed_in(self, ours: torch.Tensor) -> torch.dtype | None:
         """Return the dtype that a result was computed in, if that is not its own."""
@@ -210,6 +216,8 @@ class OutputJudge:
     def _resemblance(
         self, sides: BothSides, ours: torch.Tensor, truth: torch.Tensor, pick: Pick
     ) -> Resemblance:
+        if self._is_loss_of_the_cpu:
+            return Resemblance(is_alike=False, shared_by=0.0)
         with self._watch.phase("noise"):
             return resemblance_of(sides, ours, truth, lambda side: pick_from(side, pick))
 
