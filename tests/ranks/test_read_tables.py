@@ -103,6 +103,26 @@ def test_a_workbook_that_a_spreadsheet_saved_is_read_alike(tmp_path: Path) -> No
     assert before == {REDUCE: ("NPU:[0, 1]  Bench:True", None), LINEAR: (7, None)}
 
 
+@pytest.mark.parametrize(
+    "name", ["Module.my block.Linear.0.forward", "_ops.add.0.forward", "0.a", " b.c", "é", "'q' x"]
+)
+def test_any_name_is_found_in_a_list_of_texts(name: str, tmp_path: Path) -> None:
+    rows = [row(LINEAR, name), row(name, 7)]
+    path = write_result(tmp_path, 0, rows)
+    assert cells_of(path, name) == {name: (7,)}
+    save_anew(path)
+    assert cells_of(path, name) == {name: (7,)}
+
+
+def test_a_text_that_is_no_name_does_not_count_as_one(tmp_path: Path) -> None:
+    path = write_result(tmp_path, 0, [row(LINEAR, REDUCE)])
+    for _ in range(2):
+        wanted = ApiFilter(["Distributed"])
+        assert read_rows(read_head(path), ["Max diff"], wanted).cells == {}
+        assert [api for api, _ in wanted.unmet()] == ["Distributed"]
+        save_anew(path)
+
+
 def test_truth_values_that_are_texts_in_coloured_tables_are_truth_values(tmp_path: Path) -> None:
     title = "Requires_grad Consistent"
     path = write_result(tmp_path, 0, [{"NPU Name": REDUCE, title: "False"}])

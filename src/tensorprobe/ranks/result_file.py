@@ -101,9 +101,11 @@ def read_rows(
     """
 
     def is_known(text: str) -> bool:
-        # In the list of texts titles and names stand among all others: numbers, call stacks.
-        may_be_name = text[:1].isalpha() and " " not in text
-        return text in _TITLES or (may_be_name and wanted.place(text) is not None)
+        # In the list of texts titles and names stand among all others, such as call stacks, which
+        # are no help where an API is nowhere.
+        if text[:1].isalpha() and " " not in text:
+            wanted.note(text)
+        return text in _TITLES or wanted.may_hold(text)
 
     with open_table(head.path, tell) as table:
         reading = _Reading(metrics, wanted)
