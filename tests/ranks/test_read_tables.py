@@ -457,7 +457,7 @@ def test_a_zip_without_a_sheet_is_no_workbook(tmp_path: Path) -> None:
 LIMITS = {
     "sheet_cells._MOST_ROWS": "has more than 2 rows; it is not read",
     "xml_reader._MOST_BYTES": "holds more than 0 GiB of XML",
-    "table_file._MOST_TEXTS": "has more than 2 texts for one table",
+    "text_budget._MOST_BYTES": "the rows that are wanted hold more than 0 MiB of text; with longer",
     "workbook._MOST_SHEETS": "has 3 sheets, which no result has",
 }
 

@@ -16,6 +16,7 @@ from tensorprobe.ranks.api_filter import ApiFilter
 from tensorprobe.ranks.row_sieve import RowSieve
 from tensorprobe.ranks.sheet_cells import Cell, SharedText
 from tensorprobe.ranks.table_file import ReadRows, Tell, open_table
+from tensorprobe.ranks.text_budget import TextBudget
 from tensorprobe.report.compare_columns import (
     BENCH_MAX,
     NAME,
@@ -108,7 +109,7 @@ def read_rows(
         return text in _TITLES or wanted.may_hold(text)
 
     with open_table(head.path, tell) as table:
-        reading = _Reading(metrics, wanted)
+        reading = _Reading(metrics, wanted, table.budget)
         for titles, rows, texts in table.parts(is_known):
             if mode_of_columns(titles) == head.mode:
                 reading.read_part(titles, rows, texts)
@@ -118,9 +119,10 @@ def read_rows(
 class _Reading:
     """Collects the rows of the parts of a table."""
 
-    def __init__(self, metrics: Sequence[str], wanted: ApiFilter) -> None:
+    def __init__(self, metrics: Sequence[str], wanted: ApiFilter, budget: TextBudget) -> None:
         self._columns = (NAME, NPU_MAX, BENCH_MAX, *metrics)
         self._wanted = wanted
+        self._budget = budget
         self._kept: dict[str, tuple[int, list[Cell]]] = {}
         self._first = (_FirstOfEqual(), _FirstOfEqual())
         self._repeated = 0
@@ -152,7 +154,8 @@ class _Reading:
             if name in kept:
                 self._repeated += 1
             else:
-                kept[name] = (number, row)
+                keep = self._budget.keep
+                kept[keep(name)] = (number, [keep(c) if type(c) is str else c for c in row])
 
     def _sieve(self, titles: Sequence[str], names: Mapping[int, str]) -> RowSieve | None:
         if titles[0] != NAME:
@@ -172,7 +175,6 @@ class _Reading:
 
     def finish(self, texts: dict[int, str], where: str) -> RankRows:
         """Return the rows as they are merged."""
-        shown: dict[str, str] = {}
         cells: dict[str, tuple[TableCell, ...]] = {}
         for name, (_, row) in sorted(self._kept.items(), key=lambda item: item[1][0]):
             plain = [_plain(cell, texts, where) for cell in row[1:]]
@@ -182,7 +184,7 @@ class _Reading:
                 if isinstance(cell, str) and cell.lower() in _NO_VALUE:
                     if instead is None:
                         text = f"NPU:{_text_of(npu)}  Bench:{_text_of(bench)}"
-                        instead = shown.setdefault(text, text)
+                        instead = self._budget.keep(text)
                     metrics[number] = instead
                 elif isinstance(cell, str):
                     metrics[number] = _TRUTHS.get(cell, cell)

@@ -17,6 +17,8 @@ _MOST_ROWS = 1_048_576
 _MOST_COLUMNS = 16_384
 # What Excel takes, counted a little more simply.
 _LONGEST_TEXT = 32_767
+# Longer than any title that is known.
+_LONGEST_TITLE = 256
 _LARGEST_EXACT = 2**53
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
@@ -37,7 +39,7 @@ def read_sheet(
 
     Args:
         chunks: the bytes of the sheet.
-        kept: which columns to return, counted from 0; None: all, for a header.
+        kept: which columns to return, counted from 0; None: all, of the header alone.
         where: what messages call it.
 
     Raises:
@@ -46,6 +48,8 @@ def read_sheet(
     handlers = _SheetHandlers(kept, where)
     for _ in read_xml(chunks, handlers, where=where):
         yield from handlers.rows
+        if kept is None and handlers.rows:
+            return
         handlers.rows.clear()
 
 
@@ -85,6 +89,7 @@ class _SheetHandlers:
         self._where = where
         self._kept = None if kept is None else {column: at for at, column in enumerate(kept)}
         self._width = 0 if kept is None else len(kept)
+        self._longest = _LONGEST_TITLE if kept is None else _LONGEST_TEXT
         self._columns: dict[str, int] = {}
         self._row: list[Cell] = []
         self._column = -1
@@ -135,9 +140,12 @@ class _SheetHandlers:
             if self._count > _MOST_ROWS:
                 raise TableError(f"{self._where}: has more than {_MOST_ROWS} rows; it is not read")
             self.rows.append(self._row)
+            if self._kept is None:
+                # A header is all. The rows behind it in the same piece may be as wide as they like.
+                self._cell_tag = self._row_tag = ""
 
     def text(self, text: str) -> None:
-        if self._takes and self._length < _LONGEST_TEXT:
+        if self._takes and self._length < self._longest:
             self._pieces.append(text)
             self._length += len(text)
 
@@ -180,7 +188,7 @@ class _SheetHandlers:
             if text.strip().isdecimal() and len(text) < 12:
                 return SharedText(text)
             raise TableError(f"{self._where}: a cell names its text by {text[:20]!r}")
-        return _plain(text)
+        return _plain(text)[: self._longest]
 
 
 class _TextHandlers:
