@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,21 @@ def test_steps_have_a_workbook_each(tmp_path: Path) -> None:
     assert "_merge_step12_" in merged.steps[1].file.name
     assert sheets_of(merged.steps[1].file)["Max diff"][1] == (REDUCE, 12)
     assert merged.problems[0].startswith("step 12, rank 1: compare_result_step12_rank1_")
+
+
+def test_results_without_a_step_beside_those_of_steps_have_the_plain_name(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write_result(tmp_path, rank, [row(REDUCE, 7)])
+    write_result(tmp_path, 1, [row(REDUCE)]).write_bytes(b"")
+    path = write_result(tmp_path, 5, [row(REDUCE, 3)])
+    path.rename(tmp_path / f"compare_result_step3_rank0_{TIME}.xlsx")
+    merged = merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+    assert [step.step for step in merged.steps] == [None, 3]
+    plain, of_step = (step.file.name for step in merged.steps)
+    assert re.fullmatch(r"multi_ranks_compare_merge_[0-9]{14}\.xlsx", plain)
+    assert re.fullmatch(r"multi_ranks_compare_merge_step3_[0-9]{14}\.xlsx", of_step)
+    (problem,) = merged.problems
+    assert problem.startswith("without a step, rank 1: compare_result_rank1_")
 
 
 def test_a_step_of_another_kind_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def merge_results(
     has_steps = len(found.steps) > 1
     chosen = {}
     for step, ranks in found.steps.items():
-        label = f"step {step}, " if has_steps else ""
+        label = _label_of(step) if has_steps else ""
         try:
             heads = choose_results(ranks, wanted, label, told)
         except ConfigError as err:
@@ -122,7 +122,8 @@ def merge_results(
     steps = []
     was_read = False
     for step, heads in chosen.items():
-        label, part = (f"step {step}, ", f"_step{step}") if has_steps else ("", "")
+        label = _label_of(step) if has_steps else ""
+        part = f"_step{step}" if has_steps and step is not None else ""
         rows = _read_step(heads, wanted, apis, label, told, meter)
         was_read = was_read or bool(rows)
         if any(one.cells for one in rows.values()):
@@ -196,6 +197,11 @@ def _write_step(
 
     write_xlsx(file, [Table(sheet, header, cells(at)) for at, sheet in enumerate(sheets)])
     return MergedStep(step, file, mode, tuple(rows), len(names), tuple(sheets))
+
+
+def _label_of(step: int | None) -> str:
+    """Return what stands before a rank where there are results of several steps."""
+    return "without a step, " if step is None else f"step {step}, "
 
 
 def _nothing_usable(results: Path, told: Told) -> str:
