@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from result_tables import REDUCE, TIME, row, write_result
-from test_read_tables import MAIN, cells_of, sheet_xml, write_book
+from test_read_tables import MAIN, cells_of, row_xml, sheet_xml, text_xml, write_book
 
 from tensorprobe.errors import TableError
 from tensorprobe.ranks.result_file import read_head
@@ -105,6 +105,28 @@ def test_a_header_keeps_no_more_of_a_text_than_a_title_has(tmp_path: Path) -> No
     path = write_book(tmp_path, sheet)
     with at_most(4 << 20):
         assert read_head(path).mode == "statistics"
+
+
+def test_what_unpacks_to_much_takes_little_memory(tmp_path: Path) -> None:
+    """A text of 64 MiB in a cell is cut as a spreadsheet would have cut it."""
+    path = tmp_path / NAME
+    start, end = sheet_xml(row_xml(2, text_xml("A2", REDUCE), text_xml("B2", "|"))).split("|")
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("xl/worksheets/sheet1.xml", "w") as file,
+    ):
+        file.write(start.encode())
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+        file.write(end.encode())
+    assert path.stat().st_size < 100_000
+    tracemalloc.start()
+    try:
+        ((cell,),) = cells_of(path).values()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert cell == "x" * 32_767
 
 
 def test_a_process_that_reads_a_bomb_stays_small(tmp_path: Path) -> None:

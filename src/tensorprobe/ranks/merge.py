@@ -18,7 +18,7 @@ from tensorprobe.errors import ConfigError, TableError
 from tensorprobe.ranks.api_filter import ApiFilter
 from tensorprobe.ranks.merge_config import MergeConfig, read_merge_config
 from tensorprobe.ranks.result_choice import Told, choose_results
-from tensorprobe.ranks.result_file import RankRows, ResultHead, read_rows
+from tensorprobe.ranks.result_file import RankRows, ResultHead, read_head, read_rows
 from tensorprobe.ranks.result_names import find_results, show_ranks
 from tensorprobe.report.compare_columns import NAME, Mode, metrics_of
 from tensorprobe.report.result_folder import free_timestamp, make_folder
@@ -156,19 +156,38 @@ def _read_step(
     for rank, head in heads.items():
         try:
             found = read_rows(head, sheets, apis, meter.reader_of(head.path))
+            path = head.path
         except TableError as err:
-            told.problems.append(f"{label}rank {rank}: {err}")
-            continue
+            other = _read_instead(head, sheets, apis)
+            if other is None:
+                told.problems.append(f"{label}rank {rank}: {err}")
+                continue
+            path, found = other
+            told.notes.append(f"{label}rank {rank}: {err}; {path.name} is merged instead")
         rows[rank] = found
         if found.repeated:
             told.problems.append(
-                f"{label}rank {rank}: {head.path.name} holds {found.repeated} rows whose name came "
+                f"{label}rank {rank}: {path.name} holds {found.repeated} rows whose name came "
                 "before; of each name the first row is merged"
             )
     empty = [rank for rank, found in rows.items() if not found.cells]
     if empty and len(empty) < len(rows):
         told.notes.append(f"{label}rank {show_ranks(empty)}: none of the APIs is there")
     return rows
+
+
+def _read_instead(
+    head: ResultHead, sheets: Sequence[str], apis: ApiFilter
+) -> tuple[Path, RankRows] | None:
+    """Read another file of a result whose rows are damaged behind the header."""
+    for path in head.instead:
+        try:
+            other = read_head(path)
+            if other.mode == head.mode:
+                return path, read_rows(other, sheets, apis)
+        except TableError:
+            continue
+    return None
 
 
 def _sheets(heads: Mapping[int, ResultHead], wanted: MergeConfig) -> tuple[str, ...]:

@@ -46,11 +46,13 @@ class ResultHead:
         path: the file.
         mode: what it compares.
         metrics: which metrics of the mode it has.
+        instead: other files of the same result, should this one be damaged.
     """
 
     path: Path
     mode: Mode
     metrics: tuple[str, ...]
+    instead: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

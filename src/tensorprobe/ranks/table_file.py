@@ -65,7 +65,7 @@ def open_table(path: Path, tell: Tell | None = None) -> Iterator[TableFile]:
     Raises:
         TableError: it cannot be opened.
     """
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         yield _CsvTable(path, tell)
         return
     with (
