@@ -192,6 +192,16 @@ def test_names_that_are_written_in_an_odd_way_are_found(tmp_path: Path) -> None:
     assert found == {f"Distributed.{name}.0": (at,) for at, name in enumerate("abcd", start=3)}
 
 
+@pytest.mark.parametrize("before", [-1, 0, 1, 2, 3])
+def test_a_comment_where_two_pieces_meet_is_a_comment(before: int, tmp_path: Path) -> None:
+    wanted = row_xml(3, text_xml("A3", REDUCE), '<c r="B3"><v>3</v></c>')
+    comment = '<!--</row><row r="9"><c r="A9" t="inlineStr"><is><t>Torch.b.0</t></is></c>-->'
+    start, end = sheet_xml(row_xml(2, text_xml("A2", "Torch.|")), f"{comment}{wanted}").split("|")
+    # Sheets are read 64 KiB at a time.
+    padding = "a" * ((1 << 16) - before - len(start) - end.index("<!--"))
+    assert cells_of(write_book(tmp_path, f"{start}{padding}{end}")) == {REDUCE: (3,)}
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "iso-8859-1"])
 def test_xml_in_other_encodings_is_read(encoding: str, tmp_path: Path) -> None:
     xml = sheet_xml(row_xml(2, text_xml("A2", "Distributed.é.0"), '<c r="B2"><v>2</v></c>'))
