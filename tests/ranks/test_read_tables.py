@@ -150,6 +150,18 @@ def test_formatted_text_is_text(tmp_path: Path) -> None:
     assert cells_of(path) == {REDUCE: ("NPU:1  Bench:2",)}
 
 
+def test_how_a_text_is_pronounced_is_no_part_of_it(tmp_path: Path) -> None:
+    text = f"<t>{REDUCE}</t><rPh sb='0' eb='1'><t>zz</t></rPh><r><t>.1</t></r><phoneticPr/>"
+    name = f'<c r="A2" t="inlineStr"><is>{text}</is></c>'
+    cell = '<c r="B2"><v>1</v></c>'
+    path = write_book(tmp_path, sheet_xml(row_xml(2, name, cell)))
+    assert cells_of(path) == {f"{REDUCE}.1": (1,)}
+    items = f'<sst xmlns="{MAIN}"><si>{text}</si></sst>'
+    name = '<c r="A2" t="s"><v>0</v></c>'
+    path = write_book(tmp_path, sheet_xml(row_xml(2, name, cell)), sharedStrings=items)
+    assert cells_of(path) == {f"{REDUCE}.1": (1,)}
+
+
 def test_names_may_have_a_prefix_and_cells_no_place(tmp_path: Path) -> None:
     cells = f'<x:c t="inlineStr"><x:is><x:t>{REDUCE}</x:t></x:is></x:c><x:c><x:v>5e-1</x:v></x:c>'
     path = write_book(tmp_path, sheet_xml(f"<x:row>{cells}</x:row>", prefix="x:"))
@@ -416,6 +428,7 @@ def test_hostile_xml_is_one_clear_line(xml: str, message: str, tmp_path: Path) -
         ("<html/>", "is no list of texts"),
         ("<sst>", "its XML is damaged"),
         (f"<sst>{'<a>' * 1000}", "nested too deeply"),
+        (f"<sst>{'<t>' * 1000}", "nested too deeply"),
     ],
 )
 def test_a_damaged_list_of_texts_is_one_clear_line(
@@ -477,17 +490,3 @@ def test_a_file_that_the_system_cannot_read_is_one_clear_line(
     path.symlink_to("/proc/self/mem")
     with pytest.raises(TableError, match=f"rank0_.*: {message}"):
         read_head(path)
-
-
-def test_rows_without_end_are_refused_though_nobody_wants_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tensorprobe.ranks.row_sieve._MOST_ROWS", 1000)
-    monkeypatch.setattr("tensorprobe.ranks.sheet_cells._MOST_ROWS", 1000)
-    few, many = (
-        sheet_xml(*(row_xml(at, text_xml(f"A{at}", LINEAR)) for at in range(2, count)))
-        for count in (500, 10_000)
-    )
-    assert cells_of(write_book(tmp_path, few)) == {}
-    with pytest.raises(TableError, match="has more than 1000 rows; it is not read"):
-        cells_of(write_book(tmp_path, many))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from result_tables import REDUCE, TIME, row, write_result
+from result_tables import LINEAR, REDUCE, TIME, row, write_result
 from test_read_tables import MAIN, cells_of, row_xml, sheet_xml, text_xml, write_book
 
 from tensorprobe.errors import TableError
@@ -167,3 +167,17 @@ def test_a_process_that_reads_a_bomb_stays_small(tmp_path: Path) -> None:
     ).stdout.splitlines()
     assert told.startswith(f"{NAME}: the rows that are wanted hold more than 256 MiB of text")
     assert int(grown) < 320 << 10
+
+
+def test_rows_without_end_are_refused_though_nobody_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorprobe.ranks.row_sieve._MOST_ROWS", 1000)
+    monkeypatch.setattr("tensorprobe.ranks.sheet_cells._MOST_ROWS", 1000)
+    few, many = (
+        sheet_xml(*(row_xml(at, text_xml(f"A{at}", LINEAR)) for at in range(2, count)))
+        for count in (500, 10_000)
+    )
+    assert cells_of(write_book(tmp_path, few)) == {}
+    with pytest.raises(TableError, match="has more than 1000 rows; it is not read"):
+        cells_of(write_book(tmp_path, many))

@@ -19,6 +19,8 @@ _MOST_COLUMNS = 16_384
 _LONGEST_TEXT = 32_767
 # Longer than any title that is known.
 _LONGEST_TITLE = 256
+# How a text is pronounced, which stands beside it.
+_GUIDE = "rPh"
 _LARGEST_EXACT = 2**53
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
@@ -99,6 +101,8 @@ class _SheetHandlers:
         self._pieces: list[str] = []
         self._depth = self._count = self._length = 0
         self._cell_tag = self._row_tag = self._value_tag = self._text_tag = ""
+        self._guide_tag = ""
+        self._is_guide = False
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         self._depth += 1
@@ -114,7 +118,9 @@ class _SheetHandlers:
                 self._place = kept.get(column)
         elif self._place is not None:
             if name == self._value_tag or name == self._text_tag:
-                self._takes = True
+                self._takes = not self._is_guide
+            elif name == self._guide_tag:
+                self._is_guide = True
         elif name == self._row_tag:
             self._row = [None] * self._width
             self._column = -1
@@ -135,6 +141,8 @@ class _SheetHandlers:
                     self._pieces.clear()
                     self._length = 0
                 self._place = None
+        elif name == self._guide_tag:
+            self._is_guide = False
         elif name == self._row_tag:
             self._count += 1
             if self._count > _MOST_ROWS:
@@ -156,6 +164,7 @@ class _SheetHandlers:
         prefix = f"{prefix}:" if prefix else ""
         self._cell_tag, self._row_tag = f"{prefix}c", f"{prefix}row"
         self._value_tag, self._text_tag = f"{prefix}v", f"{prefix}t"
+        self._guide_tag = f"{prefix}{_GUIDE}"
 
     def _column_of(self, place: str) -> int:
         letters = place.rstrip("0123456789")
@@ -200,25 +209,31 @@ class _TextHandlers:
         self._pieces: list[str] = []
         self._takes = False
         self._depth = self._length = 0
-        self._item_tag = self._text_tag = ""
+        self._item_tag = self._text_tag = self._guide_tag = ""
+        self._is_guide = False
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         self._depth += 1
         if name == self._text_tag:
-            self._takes = True
+            self._takes = not self._is_guide
+        elif name == self._guide_tag:
+            self._is_guide = True
         elif self._depth == 1:
             prefix, _, local = name.rpartition(":")
             if local != "sst":
                 raise TableError(f"{self._where}: is no list of texts")
             prefix = f"{prefix}:" if prefix else ""
             self._item_tag, self._text_tag = f"{prefix}si", f"{prefix}t"
-        elif self._depth > DEEPEST:
+            self._guide_tag = f"{prefix}{_GUIDE}"
+        if self._depth > DEEPEST:
             raise TableError(f"{self._where}: its elements are nested too deeply; it is not read")
 
     def end(self, name: str) -> None:
         self._depth -= 1
         if name == self._text_tag:
             self._takes = False
+        elif name == self._guide_tag:
+            self._is_guide = False
         elif name == self._item_tag:
             self.texts.append(_plain("".join(self._pieces)))
             self._pieces.clear()
