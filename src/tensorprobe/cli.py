@@ -246,7 +246,11 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--step", type=int, metavar="N", help="only this step")
     show.add_argument("--rank", type=int, metavar="N", help="only this rank")
     show.add_argument("--json", action="store_true", help="one JSON object per line")
-    show.add_argument("--against", metavar="FILE", help="of a tensor file: how far it is from this")
+    show.add_argument(
+        "--against",
+        metavar="FILE",
+        help="of a tensor file, which takes no pattern, step or rank: how far it is from this",
+    )
     show.set_defaults(run=_show)
 
     _add_compare(commands, common, formatter)
