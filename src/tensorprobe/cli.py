@@ -460,6 +460,11 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     add = overflow.add_argument
     add("dump", metavar="DUMP", help="a dump's file or folder, of any tool")
     add("-o", "--output", metavar="DIR", default=".", help="where the csv goes (.)")
+    add(
+        "--origins-json",
+        action="store_true",
+        help="also write anomaly_analyze_TIME.json, as nan_analyze of msprobe does",
+    )
     add("--device", metavar="NAME", help="make each call once more on this device, cuda:0")
     add(
         "--import",
@@ -587,6 +592,7 @@ def _overflow(arguments: argparse.Namespace) -> int:
     return run_overflow(
         arguments.dump,
         output_path=arguments.output,
+        origins_json=arguments.origins_json,
         device=arguments.device,
         imports=tuple(arguments.imports or ()),
         step=arguments.step,
