@@ -12,13 +12,16 @@ from tensorprobe.errors import TableError
 
 __all__ = ["TextBudget"]
 
+# Enough for half a million rows of every metric: relative errors are texts, each its own.
 _MOST_BYTES = 256 << 20
-# What a dict takes to hold one more.
+# What a dict takes to hold one more; for a short text more than the text itself.
 _ENTRY = 100
+_SHORT = 32
+_MOST_SHORT = 10_000
 
 
 class TextBudget:
-    """Keeps each text of a file once, and refuses the file when they are too many or too long.
+    """Keeps a text of a file once, and refuses the file when they are too many or too long.
 
     >>> budget = TextBudget("a.xlsx")
     >>> budget.keep("N/A") is budget.keep("".join(["N", "/A"]))
@@ -40,10 +43,14 @@ class TextBudget:
             TableError: there is no room for it.
         """
         kept = self._texts.get(text)
-        if kept is None:
+        if kept is not None:
+            return kept
+        if len(text) <= _SHORT and len(self._texts) >= _MOST_SHORT:
+            self._spend(sys.getsizeof(text))
+        else:
             self.spend(sys.getsizeof(text))
-            kept = self._texts[text] = text
-        return kept
+            self._texts[text] = text
+        return text
 
     def spend(self, size: int = 0) -> None:
         """Take room for something that is kept, besides its place in a dict.
@@ -51,7 +58,10 @@ class TextBudget:
         Raises:
             TableError: there is none.
         """
-        self._left -= size + _ENTRY
+        self._spend(size + _ENTRY)
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
         if self._left < 0:
             raise TableError(
                 f"{self._where}: the rows that are wanted hold more than {_MOST_BYTES >> 20} MiB "
