@@ -61,6 +61,19 @@ def test_what_has_no_number_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert row["cosine"] == {"unavailable": "one element has no direction"}
 
 
+def test_equal_elements_in_other_shapes_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / name) for name in ("a.npy", "b.npy")]
+    np.save(files[0], np.arange(6.0).reshape(2, 3))
+    np.save(files[1], np.arange(6.0).reshape(3, 2))
+    assert main(["show", files[0], "--against", files[1]]) == 0
+    line = "difference  0 of 6 elements differ; the shapes do: [2, 3] and [3, 2]\n"
+    assert line in capsys.readouterr().out
+    assert main(["show", files[0], "--against", files[1], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["shapes"] == [[2, 3], [3, 2]]
+
+
 def test_what_cannot_be_shown_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +87,8 @@ def test_what_cannot_be_shown_is_one_line(
         ([files[2]], "c.pt"),
         ([files[3]], "more than this machine has memory for"),
         ([str(tmp_path / "no.npy")], "no.npy"),
+        ([files[0], "relu"], "there is nothing to choose by a pattern; leave that out, or give"),
+        ([files[0], "--rank", "0", "--step", "0"], "nothing to choose by --step and --rank;"),
         ([str(tmp_path), "--against", files[0]], "--against is for two tensor files, .npy or .pt"),
     ):
         assert main(["show", *words]) == 2

@@ -246,7 +246,11 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--step", type=int, metavar="N", help="only this step")
     show.add_argument("--rank", type=int, metavar="N", help="only this rank")
     show.add_argument("--json", action="store_true", help="one JSON object per line")
-    show.add_argument("--against", metavar="FILE", help="of a tensor file: how far it is from this")
+    show.add_argument(
+        "--against",
+        metavar="FILE",
+        help="of a tensor file, which takes no pattern, step or rank: how far it is from this",
+    )
     show.set_defaults(run=_show)
 
     _add_compare(commands, common, formatter)
@@ -456,6 +460,11 @@ def _add_overflow(commands: Any, common: argparse.ArgumentParser, formatter: Any
     add = overflow.add_argument
     add("dump", metavar="DUMP", help="a dump's file or folder, of any tool")
     add("-o", "--output", metavar="DIR", default=".", help="where the csv goes (.)")
+    add(
+        "--origins-json",
+        action="store_true",
+        help="also write anomaly_analyze_TIME.json, as nan_analyze of msprobe does",
+    )
     add("--device", metavar="NAME", help="make each call once more on this device, cuda:0")
     add(
         "--import",
@@ -583,6 +592,7 @@ def _overflow(arguments: argparse.Namespace) -> int:
     return run_overflow(
         arguments.dump,
         output_path=arguments.output,
+        origins_json=arguments.origins_json,
         device=arguments.device,
         imports=tuple(arguments.imports or ()),
         step=arguments.step,

@@ -49,6 +49,16 @@ def test_json_is_one_object_with_the_culprit(
     assert len(told["suspects"]) == 1
 
 
+def test_dumps_named_from_the_current_folder_are_replayed_too(
+    runs: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(Path(runs[0]).parent)
+    assert main(["blame", *(Path(run).name for run in runs)]) == 0
+    printed = capsys.readouterr().out
+    assert "\nsure        certain" in printed
+    assert "does not exist" not in printed
+
+
 def test_no_fault_is_said_in_words(
     runs: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,8 +182,11 @@ MERGE = ["merge", "--output=./output_dir", "--config=./config.yaml", "--", "./in
         ),
         ("acc_check -api_info a -csv_path r", ["precheck", "--jobs=1", "--resume=r", "--", "a"]),
         ("run_overflow_check -api_info a -d 0", ["overflow", "--device=0", "--", "a"]),
-        ("overflow_check -i a", ["overflow", "--output=./output", "--", "a"]),
-        ("nan_analyze --input_path a --output_path b", ["overflow", "--output=b", "--", "a"]),
+        ("overflow_check -i a", ["overflow", "--output=./output", "--origins-json", "--", "a"]),
+        (
+            "nan_analyze --input_path a --output_path b",
+            ["overflow", "--output=b", "--origins-json", "--", "a"],
+        ),
         (
             "compare -tp a -gp b",
             ["compare", "--output=./output", "--format=csv", "--", "a", "b"],
@@ -291,7 +294,9 @@ def test_overflow_check_looks_at_all_ranks_of_a_step(
     step = next((PEER / "overflow/L1").rglob("dump.json")).parents[1]
     assert main(["overflow_check", "-i", str(step)]) in (0, 1)
     assert "normal overflow." in capsys.readouterr().out
-    assert names_in(tmp_path / "output") == ["overflow_check_result_TIME.csv"]
+    anomaly, table = sorted(path.name for path in (tmp_path / "output").iterdir())
+    assert re.fullmatch(r"anomaly_analyze_[0-9]{19}\.json", anomaly)
+    assert table.startswith("overflow_check_result_")
 
 
 @pytest.mark.parametrize("module", ["msprobe", "msprobe.msprobe"])

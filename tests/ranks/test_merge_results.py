@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from result_tables import LINEAR, REDUCE, TIME, Rows, row, sheets_of, write_config, write_result
 
 from tensorprobe import TensorprobeError, merge_results
+from tensorprobe.cli import main
 from tensorprobe.errors import ConfigError, TableError
 from tensorprobe.report.compare_columns import Mode
 
@@ -129,6 +131,85 @@ def test_the_newest_result_of_a_rank_counts(tmp_path: Path) -> None:
     assert merged.problems == ()
 
 
+@pytest.mark.parametrize("damage", ["header", "rows"])
+def test_a_csv_stands_in_for_its_damaged_workbook_and_that_is_said(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_result(tmp_path, 0, [row(REDUCE, 3)])
+    path = write_result(tmp_path, 1, [row(REDUCE, 4), *[row(LINEAR, 0.5)] * 20_000])
+    data = path.read_bytes()
+    # The directory at the end stays whole, so that the header is read.
+    at = data.index(b"sheet1.xml") + 20_000
+    path.write_bytes(b"" if damage == "header" else data[:at] + bytes(40) + data[at + 40 :])
+    csv = write_result(tmp_path, 1, [row(REDUCE, 4)], ending="csv")
+    assert (
+        main(
+            [
+                "merge",
+                str(tmp_path),
+                "--config",
+                str(write_config(tmp_path)),
+                "-o",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if "rank 1" in line]
+    assert note.startswith(f"note: rank 1: {path.name}: ")
+    assert note.endswith(f"; {csv.name} is merged instead")
+    assert merged_rows(tmp_path)[1] == (REDUCE, 3, 4)
+
+
+def test_a_csv_that_is_damaged_too_does_not_stand_in(tmp_path: Path) -> None:
+    write_result(tmp_path, 0, [row(REDUCE, 3)])
+    for ending in ("xlsx", "csv"):
+        write_result(tmp_path, 1, [row(REDUCE, 4)], ending=ending).write_bytes(b"")
+    merged = merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+    assert [problem.split(": ")[:2] for problem in merged.problems] == [
+        ["rank 1", f"compare_result_rank1_{TIME}.xlsx"],
+        ["rank 1", f"compare_result_rank1_{TIME}.csv"],
+    ]
+    assert merged.notes == ()
+
+
+@pytest.mark.parametrize("other", ["rank02", "rank2-rank2", "rank02-rank2"])
+def test_of_two_results_of_one_rank_and_time_the_one_left_out_is_named(
+    other: str, tmp_path: Path
+) -> None:
+    path = write_result(tmp_path, 2, [row(REDUCE, 5)])
+    path.rename(tmp_path / f"compare_result_{other}_{TIME}.xlsx")
+    path = write_result(tmp_path, 2, [row(REDUCE, 6)])
+    merged = merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+    assert merged.notes == (
+        f"compare_result_{other}_{TIME}.xlsx: not merged, as {path.name} has the same rank and "
+        "time",
+        "there is no result of rank 0-1",
+    )
+    assert sheets_of(merged.steps[0].file)["Max diff"] == [("NPU Name", "rank2"), (REDUCE, 6)]
+
+
+def test_a_comparison_of_two_ranks_is_the_result_of_neither(tmp_path: Path) -> None:
+    path = write_result(tmp_path, 0, [row(REDUCE, 5)])
+    path = path.rename(tmp_path / f"compare_result_rank0-rank1_{LATER}.xlsx")
+    with pytest.raises(TableError, match=f"; {path.name}: the name has two ranks$"):
+        merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+    write_result(tmp_path, 0, [row(REDUCE, 6)])
+    merged = merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+    assert merged.notes == (f"{path.name}: not merged, as the name has two ranks",)
+    assert sheets_of(merged.steps[0].file)["Max diff"][1] == (REDUCE, 6)
+
+
+@pytest.mark.parametrize("ending", ["xlsx", "csv"])
+def test_an_ending_in_capitals_is_an_ending(ending: str, tmp_path: Path) -> None:
+    path = write_result(tmp_path, 0, [row(REDUCE, 6)], ending=ending)
+    path.rename(path.with_suffix(f".{ending.upper()}"))
+    assert merged_rows(tmp_path)[1] == (REDUCE, 6)
+    (tmp_path / "mine.XLSX").write_bytes(b"")
+    merged = merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+    assert merged.notes[0].startswith("mine.XLSX: not merged, as the name has no rank")
+
+
 def test_ranks_stand_in_the_order_of_their_numbers_and_missing_ones_are_named(
     tmp_path: Path,
 ) -> None:
@@ -151,6 +232,21 @@ def test_steps_have_a_workbook_each(tmp_path: Path) -> None:
     assert "_merge_step12_" in merged.steps[1].file.name
     assert sheets_of(merged.steps[1].file)["Max diff"][1] == (REDUCE, 12)
     assert merged.problems[0].startswith("step 12, rank 1: compare_result_step12_rank1_")
+
+
+def test_results_without_a_step_beside_those_of_steps_have_the_plain_name(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write_result(tmp_path, rank, [row(REDUCE, 7)])
+    write_result(tmp_path, 1, [row(REDUCE)]).write_bytes(b"")
+    path = write_result(tmp_path, 5, [row(REDUCE, 3)])
+    path.rename(tmp_path / f"compare_result_step3_rank0_{TIME}.xlsx")
+    merged = merge_results(tmp_path, {"api": ["Distributed"]}, tmp_path / "o")
+    assert [step.step for step in merged.steps] == [None, 3]
+    plain, of_step = (step.file.name for step in merged.steps)
+    assert re.fullmatch(r"multi_ranks_compare_merge_[0-9]{14}\.xlsx", plain)
+    assert re.fullmatch(r"multi_ranks_compare_merge_step3_[0-9]{14}\.xlsx", of_step)
+    (problem,) = merged.problems
+    assert problem.startswith("without a step, rank 1: compare_result_rank1_")
 
 
 def test_a_step_of_another_kind_does_not_stop_the_others(tmp_path: Path) -> None:

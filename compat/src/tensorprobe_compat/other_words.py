@@ -29,8 +29,8 @@ examples:
   msprobe overflow_check -i ./dump_path/step0 -o ./output
   msprobe -f pytorch nan_analyze -i ./dump_path/step0
 
-The last lines, and overflow_check_result_TIME.csv, say which call over all ranks was the first to
-make a value that is not finite.
+The last lines, and anomaly_analyze_TIME.json, say which call over all ranks was the first to make a
+value that is not finite; overflow_check_result_TIME.csv judges each overflow.
 """
 
 MERGE_EXAMPLES = """\
@@ -65,12 +65,13 @@ def add_step_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `overflow_check` and `nan_analyze`."""
     add = parser.add_argument
     add("-i", "--input_path", required=True, help="a step folder, with its ranks")
-    add("-o", "--output_path", default="./output", help="where the csv goes (./output)")
+    add("-o", "--output_path", default="./output", help="where json and csv go (./output)")
     parser.set_defaults(translate=_step)
 
 
 def _step(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
-    return ["overflow", f"--output={arguments.output_path}", "--", arguments.input_path]
+    output = f"--output={arguments.output_path}"
+    return ["overflow", output, "--origins-json", "--", arguments.input_path]
 
 
 def add_merge_flags(parser: argparse.ArgumentParser) -> None:

@@ -102,7 +102,11 @@ class Replays:
         parts = [side.part for side in self._sides]
         answers = run_orders(
             orders,
-            {"candidate": str(parts[0].path), "reference": str(parts[1].path)},
+            # The worker runs in a folder of its own.
+            {
+                "candidate": str(parts[0].path.absolute()),
+                "reference": str(parts[1].path.absolute()),
+            },
             devices=["cpu"],
             timeout=self._effort.timeout,
             module="tensorprobe.blame.worker",

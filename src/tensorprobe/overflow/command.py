@@ -38,7 +38,7 @@ def run_overflow(dump: str, **options: Any) -> int:
         QuietConsole(),
         counts={verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)},
         origins=[OriginLine(o.part, o.name, o.made, o.inputs, o.outputs) for o in report.origins],
-        path=report.path,
+        paths=[path for path in (report.path, report.origins_path) if path is not None],
     )
     print_gaps(QuietConsole(stderr=True), report.gaps)
     if report.has_abnormal:

@@ -17,6 +17,7 @@ import torch
 
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, is_call_name, kind_of_call
+from tensorprobe.overflow.equal_inputs import equal_places, sums_over
 from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.overflow_rule import LARGEST, Extent, find_overflow, is_nonfinite
 from tensorprobe.precheck.both_sides import BothSides, CannotJudgeError
@@ -99,6 +100,7 @@ class _Replaying:
         self._values = tensor_values(self._forward)
         sent = _tensors_of(self._record.inputs or ()) if self._sends_back else ()
         self._has_data = all(map(_has_data, (*self._values, *sent)))
+        self._equals: list[list[int]] = []
 
     def run(self, device: torch.device | None) -> Replay:
         """Repeat it and say what that means."""
@@ -115,6 +117,8 @@ class _Replaying:
             refused = sides.run_backwards(candidate, reference)
             if refused:
                 raise CannotJudgeError(refused)
+            data = sides.inputs() if all(map(_has_data, self._values)) else None
+            self._equals = equal_places(self._values, self._record.outputs or (), data)
         given = self._given(sides)
         exact = self._exact(sides, reference)
         notes = []
@@ -124,6 +128,10 @@ class _Replaying:
         else:
             overflows = _overflows(given, _extents(self._results(candidate)))
             on_cpu = "overflows" if overflows else "finite"
+            if overflows and self._equals and not _overflows(given, _extents(_alone(candidate))):
+                notes.append(
+                    "inputs are equal, perhaps one tensor: the sum of their gradients overflows"
+                )
             if overflows and not exact.is_beyond and exact.is_wider:
                 notes.append("only values in between overflow: the exact result fits")
         if not overflows and exact.is_near:
@@ -215,7 +223,7 @@ class _Replaying:
 
     def _results(self, side: Side) -> list[torch.Tensor]:
         if self._sends_back:
-            return [gradient for gradient in side.gradients.values() if gradient is not None]
+            return [*_alone(side), *sums_over(self._equals, side.gradients)]
         return [*side.outputs, *side.written.values()]
 
     def _given(self, sides: BothSides) -> list[Extent]:
@@ -253,6 +261,11 @@ class _Replaying:
         if value.data_name is not None:
             return load_tensor(self._part, value)
         return make_inputs(self._call, [value], seed_of(_SEED, str(self._call)))[0]
+
+
+def _alone(side: Side) -> list[torch.Tensor]:
+    """Return the gradients of the inputs, each by itself."""
+    return [gradient for gradient in side.gradients.values() if gradient is not None]
 
 
 def _read(part: RankDump, name: str) -> CallRecord:

@@ -1,6 +1,7 @@
 """Judge the overflows of a whole dump and write them down.
 
 open_dump ─► find_overflows ─► a worker process repeats each ─► csv ─► OverflowReport
+         └► find_origins ─► json, if wanted
 
 A call that ends the worker or hangs is not judged; another worker goes on with the next.
 """
@@ -17,6 +18,7 @@ from typing import Any
 from tensorprobe.errors import ConfigError
 from tensorprobe.names import ApiCall, is_call_name, parse_call
 from tensorprobe.overflow.origin import Origin, find_origins
+from tensorprobe.overflow.origin_file import write_origins
 from tensorprobe.overflow.select import FoundOverflow, find_overflows, range_text
 from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.records import Gap
@@ -73,12 +75,15 @@ class OverflowReport:
         origins: the first value of each rank that is not finite, the origin of all first.
         path: the csv.
         gaps: what of the dump could not be read.
+        origins_path: the json of the calls that made such a value; None if it was not wanted or
+            there are none.
     """
 
     overflows: tuple[JudgedOverflow, ...]
     origins: tuple[Origin, ...]
     path: Path
     gaps: tuple[Gap, ...]
+    origins_path: Path | None = None
 
     @property
     def has_abnormal(self) -> bool:
@@ -96,6 +101,7 @@ def overflow_dump(
     imports: tuple[str, ...] = (),
     timeout: float = 300.0,
     memory: float | None = None,
+    origins_json: bool = False,
     on_judged: OnJudged | None = None,
 ) -> OverflowReport:
     """Judge every overflow of a dump, and find where the first one came from.
@@ -109,13 +115,14 @@ def overflow_dump(
         imports: modules that register operators of the user's own.
         timeout: how many seconds one call may take.
         memory: how many GiB the process that repeats them may take; None: what there is.
+        origins_json: also write anomaly_analyze_{time}.json, as nan_analyze of msprobe does.
         on_judged: told of each overflow as soon as it is judged.
 
     Raises:
         DumpError: the dump cannot be opened, or has no such step or rank.
         ConfigError: there is no such device.
         RebuildError: a module of `imports` cannot be imported.
-        ReportError: the csv cannot be written.
+        ReportError: a file cannot be written.
     """
     if not timeout > 0:
         raise ConfigError(f"timeout is {timeout}, wanted a number of seconds over 0")
@@ -161,11 +168,15 @@ def overflow_dump(
     path = folder / f"overflow_check_result_{time.strftime('%Y%m%d%H%M%S')}.csv"
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(path, overflow_table(rows))
+    origins = tuple(find_origins(parts))
+    origins_path = folder / f"anomaly_analyze_{time.time_ns()}.json"
+    has_json = origins_json and write_origins(origins_path, origins, parts)
     return OverflowReport(
         tuple(judged),
-        tuple(find_origins(parts)),
+        origins,
         path,
         (*opened.unopened, *(gap for part in parts for gap in part.known_gaps)),
+        origins_path if has_json else None,
     )
 
 

@@ -34,8 +34,7 @@ class ApiFilter:
 
     def place(self, name: str) -> int | None:
         """Return the number of the first API that the name belongs to, from 0; None: of none."""
-        if len(self._kinds) < _MOST_KINDS:
-            self._kinds.add(".".join(name.split(".", 2)[:2]))
+        self.note(name)
         if not name.startswith(self._apis):
             return None
         place = None
@@ -44,6 +43,15 @@ class ApiFilter:
                 self._met.add(api)
                 place = number if place is None else place
         return place
+
+    def may_hold(self, text: str) -> bool:
+        """Whether a text would be wanted if it were a row's name; it is not remembered as one."""
+        return text.startswith(self._apis)
+
+    def note(self, name: str) -> None:
+        """Remember how a name begins, for what may have been meant by an API that is nowhere."""
+        if len(self._kinds) < _MOST_KINDS:
+            self._kinds.add(".".join(name.split(".", 2)[:2]))
 
     def unmet(self) -> list[tuple[str, str | None]]:
         """Return the APIs that no row belongs to, and what may have been meant."""

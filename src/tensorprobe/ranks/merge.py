@@ -18,7 +18,7 @@ from tensorprobe.errors import ConfigError, TableError
 from tensorprobe.ranks.api_filter import ApiFilter
 from tensorprobe.ranks.merge_config import MergeConfig, read_merge_config
 from tensorprobe.ranks.result_choice import Told, choose_results
-from tensorprobe.ranks.result_file import RankRows, ResultHead, read_rows
+from tensorprobe.ranks.result_file import RankRows, ResultHead, read_head, read_rows
 from tensorprobe.ranks.result_names import find_results, show_ranks
 from tensorprobe.report.compare_columns import NAME, Mode, metrics_of
 from tensorprobe.report.result_folder import free_timestamp, make_folder
@@ -102,7 +102,7 @@ def merge_results(
     has_steps = len(found.steps) > 1
     chosen = {}
     for step, ranks in found.steps.items():
-        label = f"step {step}, " if has_steps else ""
+        label = _label_of(step) if has_steps else ""
         try:
             heads = choose_results(ranks, wanted, label, told)
         except ConfigError as err:
@@ -122,7 +122,8 @@ def merge_results(
     steps = []
     was_read = False
     for step, heads in chosen.items():
-        label, part = (f"step {step}, ", f"_step{step}") if has_steps else ("", "")
+        label = _label_of(step) if has_steps else ""
+        part = f"_step{step}" if has_steps and step is not None else ""
         rows = _read_step(heads, wanted, apis, label, told, meter)
         was_read = was_read or bool(rows)
         if any(one.cells for one in rows.values()):
@@ -155,19 +156,38 @@ def _read_step(
     for rank, head in heads.items():
         try:
             found = read_rows(head, sheets, apis, meter.reader_of(head.path))
+            path = head.path
         except TableError as err:
-            told.problems.append(f"{label}rank {rank}: {err}")
-            continue
+            other = _read_instead(head, sheets, apis)
+            if other is None:
+                told.problems.append(f"{label}rank {rank}: {err}")
+                continue
+            path, found = other
+            told.notes.append(f"{label}rank {rank}: {err}; {path.name} is merged instead")
         rows[rank] = found
         if found.repeated:
             told.problems.append(
-                f"{label}rank {rank}: {head.path.name} holds {found.repeated} rows whose name came "
+                f"{label}rank {rank}: {path.name} holds {found.repeated} rows whose name came "
                 "before; of each name the first row is merged"
             )
     empty = [rank for rank, found in rows.items() if not found.cells]
     if empty and len(empty) < len(rows):
         told.notes.append(f"{label}rank {show_ranks(empty)}: none of the APIs is there")
     return rows
+
+
+def _read_instead(
+    head: ResultHead, sheets: Sequence[str], apis: ApiFilter
+) -> tuple[Path, RankRows] | None:
+    """Read another file of a result whose rows are damaged behind the header."""
+    for path in head.instead:
+        try:
+            other = read_head(path)
+            if other.mode == head.mode:
+                return path, read_rows(other, sheets, apis)
+        except TableError:
+            continue
+    return None
 
 
 def _sheets(heads: Mapping[int, ResultHead], wanted: MergeConfig) -> tuple[str, ...]:
@@ -196,6 +216,11 @@ def _write_step(
 
     write_xlsx(file, [Table(sheet, header, cells(at)) for at, sheet in enumerate(sheets)])
     return MergedStep(step, file, mode, tuple(rows), len(names), tuple(sheets))
+
+
+def _label_of(step: int | None) -> str:
+    """Return what stands before a rank where there are results of several steps."""
+    return "without a step, " if step is None else f"step {step}, "
 
 
 def _nothing_usable(results: Path, told: Told) -> str:

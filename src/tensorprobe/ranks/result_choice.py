@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorprobe.errors import ConfigError, TableError
@@ -45,12 +45,17 @@ def choose_results(
     """
     heads: dict[int, ResultHead] = {}
     for rank, paths in ranks.items():
-        for path in paths:
+        problems = []
+        for number, path in enumerate(paths):
             try:
-                heads[rank] = read_head(path)
+                heads[rank] = replace(read_head(path), instead=tuple(paths[number + 1 :]))
                 break
             except TableError as err:
-                told.problems.append(f"{label}rank {rank}: {err}")
+                problems.append(f"{label}rank {rank}: {err}")
+        if rank in heads:
+            told.notes += [f"{problem}; {path.name} is merged instead" for problem in problems]
+        else:
+            told.problems += problems
     _tell_missing(ranks, label, told)
     without = [rank for rank, head in heads.items() if head.mode == "md5"]
     if without:

@@ -16,6 +16,7 @@ from tensorprobe.ranks.api_filter import ApiFilter
 from tensorprobe.ranks.row_sieve import RowSieve
 from tensorprobe.ranks.sheet_cells import Cell, SharedText
 from tensorprobe.ranks.table_file import ReadRows, Tell, open_table
+from tensorprobe.ranks.text_budget import TextBudget
 from tensorprobe.report.compare_columns import (
     BENCH_MAX,
     NAME,
@@ -45,11 +46,13 @@ class ResultHead:
         path: the file.
         mode: what it compares.
         metrics: which metrics of the mode it has.
+        instead: other files of the same result, should this one be damaged.
     """
 
     path: Path
     mode: Mode
     metrics: tuple[str, ...]
+    instead: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +104,14 @@ def read_rows(
     """
 
     def is_known(text: str) -> bool:
-        # In the list of texts titles and names stand among all others: numbers, call stacks.
-        may_be_name = text[:1].isalpha() and " " not in text
-        return text in _TITLES or (may_be_name and wanted.place(text) is not None)
+        # In the list of texts titles and names stand among all others, such as call stacks, which
+        # are no help where an API is nowhere.
+        if text[:1].isalpha() and " " not in text:
+            wanted.note(text)
+        return text in _TITLES or wanted.may_hold(text)
 
     with open_table(head.path, tell) as table:
-        reading = _Reading(metrics, wanted)
+        reading = _Reading(metrics, wanted, table.budget)
         for titles, rows, texts in table.parts(is_known):
             if mode_of_columns(titles) == head.mode:
                 reading.read_part(titles, rows, texts)
@@ -116,9 +121,10 @@ def read_rows(
 class _Reading:
     """Collects the rows of the parts of a table."""
 
-    def __init__(self, metrics: Sequence[str], wanted: ApiFilter) -> None:
+    def __init__(self, metrics: Sequence[str], wanted: ApiFilter, budget: TextBudget) -> None:
         self._columns = (NAME, NPU_MAX, BENCH_MAX, *metrics)
         self._wanted = wanted
+        self._budget = budget
         self._kept: dict[str, tuple[int, list[Cell]]] = {}
         self._first = (_FirstOfEqual(), _FirstOfEqual())
         self._repeated = 0
@@ -150,7 +156,8 @@ class _Reading:
             if name in kept:
                 self._repeated += 1
             else:
-                kept[name] = (number, row)
+                keep = self._budget.keep
+                kept[keep(name)] = (number, [keep(c) if type(c) is str else c for c in row])
 
     def _sieve(self, titles: Sequence[str], names: Mapping[int, str]) -> RowSieve | None:
         if titles[0] != NAME:
@@ -170,7 +177,6 @@ class _Reading:
 
     def finish(self, texts: dict[int, str], where: str) -> RankRows:
         """Return the rows as they are merged."""
-        shown: dict[str, str] = {}
         cells: dict[str, tuple[TableCell, ...]] = {}
         for name, (_, row) in sorted(self._kept.items(), key=lambda item: item[1][0]):
             plain = [_plain(cell, texts, where) for cell in row[1:]]
@@ -180,7 +186,7 @@ class _Reading:
                 if isinstance(cell, str) and cell.lower() in _NO_VALUE:
                     if instead is None:
                         text = f"NPU:{_text_of(npu)}  Bench:{_text_of(bench)}"
-                        instead = shown.setdefault(text, text)
+                        instead = self._budget.keep(text)
                     metrics[number] = instead
                 elif isinstance(cell, str):
                     metrics[number] = _TRUTHS.get(cell, cell)

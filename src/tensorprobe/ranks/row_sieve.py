@@ -56,7 +56,8 @@ class RowSieve:
         count = 0
         source = iter(chunks)
         for chunk in source:
-            if _RAW in chunk or count > _MOST_ROWS:
+            # One may begin at the end of a chunk.
+            if _RAW in waiting[-1:] + chunk or count > _MOST_ROWS:
                 yield waiting + chunk
                 yield from source
                 return

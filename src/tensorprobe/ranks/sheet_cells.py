@@ -17,6 +17,10 @@ _MOST_ROWS = 1_048_576
 _MOST_COLUMNS = 16_384
 # What Excel takes, counted a little more simply.
 _LONGEST_TEXT = 32_767
+# Longer than any title that is known.
+_LONGEST_TITLE = 256
+# How a text is pronounced, which stands beside it.
+_GUIDE = "rPh"
 _LARGEST_EXACT = 2**53
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
@@ -37,7 +41,7 @@ def read_sheet(
 
     Args:
         chunks: the bytes of the sheet.
-        kept: which columns to return, counted from 0; None: all, for a header.
+        kept: which columns to return, counted from 0; None: all, of the header alone.
         where: what messages call it.
 
     Raises:
@@ -46,6 +50,8 @@ def read_sheet(
     handlers = _SheetHandlers(kept, where)
     for _ in read_xml(chunks, handlers, where=where):
         yield from handlers.rows
+        if kept is None and handlers.rows:
+            return
         handlers.rows.clear()
 
 
@@ -85,6 +91,7 @@ class _SheetHandlers:
         self._where = where
         self._kept = None if kept is None else {column: at for at, column in enumerate(kept)}
         self._width = 0 if kept is None else len(kept)
+        self._longest = _LONGEST_TITLE if kept is None else _LONGEST_TEXT
         self._columns: dict[str, int] = {}
         self._row: list[Cell] = []
         self._column = -1
@@ -94,6 +101,8 @@ class _SheetHandlers:
         self._pieces: list[str] = []
         self._depth = self._count = self._length = 0
         self._cell_tag = self._row_tag = self._value_tag = self._text_tag = ""
+        self._guide_tag = ""
+        self._is_guide = False
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         self._depth += 1
@@ -109,7 +118,9 @@ class _SheetHandlers:
                 self._place = kept.get(column)
         elif self._place is not None:
             if name == self._value_tag or name == self._text_tag:
-                self._takes = True
+                self._takes = not self._is_guide
+            elif name == self._guide_tag:
+                self._is_guide = True
         elif name == self._row_tag:
             self._row = [None] * self._width
             self._column = -1
@@ -130,14 +141,19 @@ class _SheetHandlers:
                     self._pieces.clear()
                     self._length = 0
                 self._place = None
+        elif name == self._guide_tag:
+            self._is_guide = False
         elif name == self._row_tag:
             self._count += 1
             if self._count > _MOST_ROWS:
                 raise TableError(f"{self._where}: has more than {_MOST_ROWS} rows; it is not read")
             self.rows.append(self._row)
+            if self._kept is None:
+                # A header is all. The rows behind it in the same piece may be as wide as they like.
+                self._cell_tag = self._row_tag = ""
 
     def text(self, text: str) -> None:
-        if self._takes and self._length < _LONGEST_TEXT:
+        if self._takes and self._length < self._longest:
             self._pieces.append(text)
             self._length += len(text)
 
@@ -148,6 +164,7 @@ class _SheetHandlers:
         prefix = f"{prefix}:" if prefix else ""
         self._cell_tag, self._row_tag = f"{prefix}c", f"{prefix}row"
         self._value_tag, self._text_tag = f"{prefix}v", f"{prefix}t"
+        self._guide_tag = f"{prefix}{_GUIDE}"
 
     def _column_of(self, place: str) -> int:
         letters = place.rstrip("0123456789")
@@ -180,7 +197,7 @@ class _SheetHandlers:
             if text.strip().isdecimal() and len(text) < 12:
                 return SharedText(text)
             raise TableError(f"{self._where}: a cell names its text by {text[:20]!r}")
-        return _plain(text)
+        return _plain(text)[: self._longest]
 
 
 class _TextHandlers:
@@ -192,25 +209,31 @@ class _TextHandlers:
         self._pieces: list[str] = []
         self._takes = False
         self._depth = self._length = 0
-        self._item_tag = self._text_tag = ""
+        self._item_tag = self._text_tag = self._guide_tag = ""
+        self._is_guide = False
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         self._depth += 1
         if name == self._text_tag:
-            self._takes = True
+            self._takes = not self._is_guide
+        elif name == self._guide_tag:
+            self._is_guide = True
         elif self._depth == 1:
             prefix, _, local = name.rpartition(":")
             if local != "sst":
                 raise TableError(f"{self._where}: is no list of texts")
             prefix = f"{prefix}:" if prefix else ""
             self._item_tag, self._text_tag = f"{prefix}si", f"{prefix}t"
-        elif self._depth > DEEPEST:
+            self._guide_tag = f"{prefix}{_GUIDE}"
+        if self._depth > DEEPEST:
             raise TableError(f"{self._where}: its elements are nested too deeply; it is not read")
 
     def end(self, name: str) -> None:
         self._depth -= 1
         if name == self._text_tag:
             self._takes = False
+        elif name == self._guide_tag:
+            self._is_guide = False
         elif name == self._item_tag:
             self.texts.append(_plain("".join(self._pieces)))
             self._pieces.clear()

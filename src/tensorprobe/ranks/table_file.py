@@ -15,24 +15,27 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from tensorprobe.errors import TableError
 from tensorprobe.ranks.csv_cells import read_csv
 from tensorprobe.ranks.row_sieve import RowSieve
 from tensorprobe.ranks.sheet_cells import Cell, SharedText
 from tensorprobe.ranks.table_bytes import open_bytes
+from tensorprobe.ranks.text_budget import TextBudget
 from tensorprobe.ranks.workbook import Sheet, Workbook, open_workbook
 
 __all__ = ["ReadRows", "TableFile", "Tell", "open_table"]
-
-_MOST_TEXTS = 4_000_000
-_LONGEST_NAME = 4096
 
 Tell: TypeAlias = Callable[[int], None]
 ReadRows: TypeAlias = Callable[[Sequence[int], RowSieve | None], Iterator[list[Cell]]]
 
 
 class TableFile(Protocol):
-    """What is read of a result."""
+    """What is read of a result.
+
+    Attributes:
+        budget: how much of its text may be kept.
+    """
+
+    budget: TextBudget
 
     def parts(
         self, is_known: Callable[[str], bool]
@@ -62,7 +65,7 @@ def open_table(path: Path, tell: Tell | None = None) -> Iterator[TableFile]:
     Raises:
         TableError: it cannot be opened.
     """
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         yield _CsvTable(path, tell)
         return
     with (
@@ -75,6 +78,7 @@ def open_table(path: Path, tell: Tell | None = None) -> Iterator[TableFile]:
 class _CsvTable:
     def __init__(self, path: Path, tell: Tell | None) -> None:
         self._path, self._tell = path, tell
+        self.budget = TextBudget(path.name)
 
     def parts(
         self, is_known: Callable[[str], bool]
@@ -96,12 +100,13 @@ class _CsvTable:
 
 class _SheetTable:
     def __init__(self, workbook: Workbook, where: str) -> None:
-        self._workbook, self._where = workbook, where
+        self._workbook = workbook
+        self.budget = TextBudget(where)
 
     def parts(
         self, is_known: Callable[[str], bool]
     ) -> Iterator[tuple[tuple[str, ...], ReadRows, dict[int, str]]]:
-        known = self._kept(lambda _, text: len(text) <= _LONGEST_NAME and is_known(text))
+        known = self._kept(lambda _, text: is_known(text))
         for sheet in self._workbook.sheets:
             for header in self._workbook.rows(sheet):
 
@@ -118,14 +123,10 @@ class _SheetTable:
 
     def _kept(self, wants: Callable[[int, str], bool]) -> dict[int, str]:
         kept: dict[int, str] = {}
-        once: dict[str, str] = {}
         for number, text in enumerate(self._workbook.texts()):
             if wants(number, text):
-                kept[number] = once.setdefault(text, text)
-                if len(kept) > _MOST_TEXTS:
-                    raise TableError(
-                        f"{self._where}: has more than {_MOST_TEXTS} texts for one table"
-                    )
+                self.budget.spend()
+                kept[number] = self.budget.keep(text)
         return kept
 
 

@@ -4,7 +4,7 @@
                └► the list of texts that cells share, where a spreadsheet has written one
 
 No member is unpacked as a whole, and the directory of the zip is bounded, so that neither a zip
-bomb nor a million members take memory.
+bomb nor a million members take memory. What is kept of the texts has a `text_budget`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Workbook:
     def rows(
         self, sheet: Sheet, kept: Sequence[int] | None = None, sieve: RowSieve | None = None
     ) -> Iterator[list[Cell]]:
-        """Yield the rows of a sheet, of all columns or of some; perhaps without unwanted ones.
+        """Yield the rows of a sheet of some columns, perhaps without unwanted ones; or its header.
 
         Raises:
             TableError: the sheet is damaged.

@@ -28,15 +28,19 @@ class OriginLine(NamedTuple):
 
 
 def print_overflow_end(
-    console: Console, *, counts: Mapping[str, int], origins: Sequence[OriginLine], path: Path
+    console: Console,
+    *,
+    counts: Mapping[str, int],
+    origins: Sequence[OriginLine],
+    paths: Sequence[Path],
 ) -> None:
-    """Print what stands behind the sentences: counts, the origin, the file.
+    """Print what stands behind the sentences: counts, the origin, the files.
 
     Args:
         console: where to.
         counts: how many overflows got each verdict.
         origins: the first of each rank, the origin of all first.
-        path: the csv.
+        paths: the files.
     """
     if counts:
         line = Text()
@@ -48,7 +52,8 @@ def print_overflow_end(
         print_styled(console, Text("No call overflowed."))
     if origins:
         _print_origins(console, origins)
-    print_styled(console, Text(f"written: {path}"))
+    for path in paths:
+        print_styled(console, Text(f"written: {path}"))
 
 
 def _print_origins(console: Console, origins: Sequence[OriginLine]) -> None:

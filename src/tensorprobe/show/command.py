@@ -40,8 +40,16 @@ def show_dump(
 
     Raises:
         DumpError: the dump cannot be opened, or holds nothing of what was asked for.
+        ConfigError: what was asked for is for a dump, and this is a tensor file; or the reverse.
     """
     if is_tensor_file(path):
+        asked = {"a pattern": pattern, "--step": step, "--rank": rank}
+        given = [name for name, value in asked.items() if value is not None]
+        if given:
+            raise ConfigError(
+                f"{path} is one tensor, in which there is nothing to choose by "
+                f"{' and '.join(given)}; leave that out, or give the dump's folder"
+            )
         return show_tensor(path, against, as_json=as_json)
     if against is not None:
         raise ConfigError(f"--against is for two tensor files, .npy or .pt, and {path} is none")

@@ -97,10 +97,14 @@ def _print_difference(
     }
     if as_json:
         row = {key: _json(value) for key, value in metrics.items()}
-        print_line(json.dumps({"kind": "difference", "unequal": numbers.unequal} | row))
+        shapes = [list(side.array.shape) for side in (tensor, other)]
+        told = {"kind": "difference", "unequal": numbers.unequal, "shapes": shapes}
+        print_line(json.dumps(told | row))
         return
     print_line()
-    print_line(f"difference  {numbers.unequal} of {numbers.count} elements differ")
+    shown = " and ".join(shape_text(side.array.shape) for side in (tensor, other))
+    reshaped = "" if tensor.array.shape == other.array.shape else f"; the shapes do: {shown}"
+    print_line(f"difference  {numbers.unequal} of {numbers.count} elements differ{reshaped}")
     for key, value in metrics.items():
         shown = value.value if isinstance(value, Unavailable) else number_text(value)
         print_line(f"  {key.replace('_', ' '):18}  {shown}")
