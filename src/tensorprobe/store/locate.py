@@ -13,12 +13,12 @@ from tensorprobe.records import DumpInfo, Gap
 from tensorprobe.store.checker_reader import is_checker_file, open_checker_files
 from tensorprobe.store.data_folder import inside
 from tensorprobe.store.dump import Dump, RankDump
-from tensorprobe.store.layout import PART_SUFFIX
+from tensorprobe.store.layout import DATA_FOLDER, PART_SUFFIX
 from tensorprobe.store.msprobe_reader import open_rank_file
 from tensorprobe.store.ptdbg_reader import open_ptdbg_file
 from tensorprobe.store.unfinished import wait_for_finishers
 
-__all__ = ["open_dump", "place_of"]
+__all__ = ["data_folders_of", "open_dump", "place_of"]
 
 _JSON_NAMES = ("dump.json", "debug.json")
 _STEP = re.compile(r"step(?P<number>[0-9]{1,18})")
@@ -84,6 +84,23 @@ def open_dump(path: str | PathLike[str]) -> Dump:
         raise DumpError(str(gaps[0]) if gaps else _nothing_found(path))
     parts.sort(key=_order)
     return Dump(path, parts, gaps)
+
+
+def data_folders_of(path: Path) -> list[Path]:
+    """Return the folders that the tensors of a dump are read from, whether they are there or not.
+
+    Raises:
+        DumpError: there is nothing under the path.
+        OSError: it cannot be looked into.
+    """
+    found, _ = _find(path)
+    return [folder for item in found for folder in _data_folders_beside(item.path)]
+
+
+def _data_folders_beside(file: Path) -> list[Path]:
+    if is_checker_file(file.name):
+        return [file.parent / f"{direction}_real_data" for direction in ("forward", "backward")]
+    return [file.with_suffix("") if file.suffix == ".pkl" else file.parent / DATA_FOLDER]
 
 
 def _order(part: RankDump) -> tuple[int, int, int]:
