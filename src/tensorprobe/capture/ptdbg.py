@@ -17,22 +17,16 @@ import torch
 
 from tensorprobe.capture.named_models import Models
 from tensorprobe.capture.older_tools import OlderDebugger
+from tensorprobe.capture.ptdbg_files import TagFolder
 from tensorprobe.capture.ptdbg_options import Names, PtdbgHook, PtdbgOptions, is_on
 from tensorprobe.errors import ConfigError
-from tensorprobe.names import ApiCall, ModuleCall, parse_call, ptdbg_name
-from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 from tensorprobe.standard_streams import announce
-from tensorprobe.store.checker_writer import write_checker_files
 from tensorprobe.store.dump import RankDump
-from tensorprobe.store.ptdbg_writer import PtdbgForm, write_ptdbg
-from tensorprobe.store.run_folders import RunFolders
 
 __all__ = ["PtdbgDebugger", "PtdbgSwitch"]
 
 _TAG = "ptdbg_dump"
 _FOLDER = "ASCEND_WORK_PATH"
-# What this process writes into, by the folder of the tag.
-_folders: dict[Path, RunFolders] = {}
 
 
 class PtdbgDebugger(OlderDebugger):
@@ -102,8 +96,6 @@ class PtdbgDebugger(OlderDebugger):
         self._options, self._folder, self._where = options, folder, where
         self._model = model
         self._folder_rank, self._has_steps = folder_rank, has_steps
-        self._overflow_files = 0
-        self._is_described = False
         # Where the run was started, as the overflows' description goes there.
         self._started_in = Path(os.getcwd())
         # Kernels had no such files.
@@ -169,11 +161,19 @@ class PtdbgDebugger(OlderDebugger):
             **self._where,
         )
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the tag, which everything goes below."""
+        return self._folder
+
     def _announce_start(self) -> None:
         announce(f"Dump switch is turned on. Dump data will be saved to {self._folder}.")
-        if self._folder not in _folders and not self._stays_ours:
+        if TagFolder.known(self._folder) is None and not self._stays_ours:
             announce(self._place_meanwhile("every command of tensorprobe"))
-            _folders[self._folder] = RunFolders()
+            tag = TagFolder.at(self._folder)
+            if self._has_steps:
+                rank = _rank_of(self._own_rank(), self._folder_rank, self._models)
+                tag.tell_of_earlier_steps(self.started_step, rank, self._tell)
 
     def _stop(self) -> None:
         was_on = self._opened_by is not None
@@ -185,52 +185,12 @@ class PtdbgDebugger(OlderDebugger):
         return f"ptdbg: exit after iteration {list(self._config.step)}"
 
     def _write(self, part: RankDump) -> Path | None:
-        rank = _rank_of(part.info, self._folder_rank, self._models)
+        rank = _rank_of(part.info.rank, self._folder_rank, self._models)
         step = self._folder / f"step{part.info.step}" if self._has_steps else self._folder
-        claim = _folders.setdefault(self._folder, RunFolders()).claim(step / f"rank{rank}")
-        try:
-            if self._options.hook is PtdbgHook.overflow_check:
-                self._write_overflows(part, claim.folder)
-            else:
-                write_ptdbg(part, claim.folder, self._options.form)
-        finally:
-            claim.release()
-        return claim.folder
-
-    def _write_overflows(self, part: RankDump, folder: Path) -> None:
-        """Write the calls that overflowed, each into files of its own, and what describes them."""
-        names: list[str] = []
-        for name in part.names:
-            call, parsed = part.try_call(name), parse_call(name)
-            # A forward call whose results have no data is there for its backward call alone.
-            if call is None or not _has_results(call):
-                continue
-            if not isinstance(parsed, ApiCall | ModuleCall):
-                continue
-            names.append(name)
-            number = self._overflow_files + 1
-            form = PtdbgForm(f"{ptdbg_name(parsed)}_{number}", floats_alone=False)
-            pkl = write_ptdbg(part, folder, form, names=[name])
-            if pkl is None:
-                # Nothing of it has a place there, as of the model as a whole.
-                continue
-            self._overflow_files = number
-            announce(f"[overflow {number} times]: dump file is saved in '{pkl}'.")
-        # Calls are counted anew in each step: a later one must not replace what is there.
-        described = self._started_in
-        if self._is_described:
-            described /= f"step{part.info.step}"
-            described.mkdir(exist_ok=True)
-        self._is_described = True
-        write_checker_files(part, described, process=os.getpid(), names=names)
-
-
-def _has_results(call: CallRecord) -> bool:
-    return any(
-        isinstance(leaf.value, TensorValue) and leaf.value.data_name is not None
-        for leaf in call.leaves()
-        if leaf.section == "output"
-    )
+        tag, folder = TagFolder.at(self._folder), step / f"rank{rank}"
+        if self._options.hook is PtdbgHook.overflow_check:
+            return tag.write_overflows(part, folder, self._started_in)
+        return tag.write_dump(part, folder, self._options.form)
 
 
 def _tag_folder(path: str | os.PathLike[str] | None, tag: str, version: str) -> Path:
@@ -248,12 +208,12 @@ def _tag_folder(path: str | os.PathLike[str] | None, tag: str, version: str) -> 
     return Path(os.path.abspath(path or ".")) / f"{tag}_v{version}"
 
 
-def _rank_of(info: DumpInfo, given: int | None, models: Models) -> int:
+def _rank_of(rank: int | None, given: int | None, models: Models) -> int:
     """Return the number of a process's folder: its rank or, as the tool took it, its device."""
     if given is not None:
         return given
-    if info.rank is not None:
-        return info.rank
+    if rank is not None:
+        return rank
     for _, model in models:
         for parameter in model.parameters():
             return parameter.device.index or 0
@@ -294,8 +254,14 @@ class PtdbgSwitch:
         Raises:
             ConfigError: a folder cannot have such a name.
         """
-        _tag_folder(fpath, dump_tag, self._class.version)
+        folder = _tag_folder(fpath, dump_tag, self._class.version)
         self._path, self._tag = fpath, dump_tag
+        debugger = self._debugger
+        if debugger is not None and not debugger.is_closed and debugger.folder != folder:
+            announce(
+                f"set_dump_path() came while the switch is on: what is recorded now still goes to "
+                f"{debugger.folder}; the next capture goes to {folder}. Turn the switch OFF first."
+            )
 
     def register_hook(
         self,

@@ -20,7 +20,7 @@ from tensorprobe.store.file_names import rank_folder
 from tensorprobe.store.layout import PART_SUFFIX
 from tensorprobe.store.run_folders import RunFolders
 
-__all__ = ["Run", "mixed_runs_notice"]
+__all__ = ["Run", "mixed_runs_notice", "tell_of_earlier_steps"]
 
 _STEP = re.compile(r"step([0-9]{1,18})")
 _MAIN_FILES = tuple(
@@ -55,14 +55,35 @@ class Run:
             self._mark = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%f}Z-{os.getpid()}"
             # One rank's word is enough.
             if dump_path is not None and not rank:
-                _tell_of_earlier_steps(dump_path, step, rank, tell)
+                tell_of_earlier_steps(dump_path, step, rank, tell)
         return self._mark
 
 
-def _tell_of_earlier_steps(
-    dump_path: Path, step: int, rank: int | None, tell: Callable[[str], None]
+def _holds_dump(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _MAIN_FILES)
+
+
+def tell_of_earlier_steps(
+    dump_path: Path,
+    step: int,
+    rank: int | None,
+    tell: Callable[[str], None],
+    holds_dump: Callable[[Path], bool] = _holds_dump,
 ) -> None:
-    found = [other for other in _steps_of(dump_path, rank) if other != step]
+    """Say which steps an earlier run left in a folder, if any.
+
+    Args:
+        dump_path: the folder.
+        step: the one that begins, which replaces what is there.
+        rank: of this process; it looks at its own dumps alone.
+        tell: told of them.
+        holds_dump: whether there is a dump in the folder of a step and rank.
+    """
+    found = [
+        other
+        for other in _steps_of(dump_path)
+        if other != step and holds_dump(rank_folder(dump_path, step=other, rank=rank))
+    ]
     if found:
         tell(
             f"{dump_path} holds {_named(found)} of an earlier run: what this run writes again is "
@@ -102,18 +123,13 @@ def mixed_runs_notice(path: Path, infos: Iterable[DumpInfo]) -> str | None:
     )
 
 
-def _steps_of(dump_path: Path, rank: int | None) -> list[int]:
+def _steps_of(dump_path: Path) -> list[int]:
     try:
         names = os.listdir(dump_path)
     except OSError:
         # Not made yet; or it cannot be read, which whoever writes into it finds out.
         return []
-    steps = [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
-    return [
-        step
-        for step in steps
-        if any((rank_folder(dump_path, step=step, rank=rank) / f).exists() for f in _MAIN_FILES)
-    ]
+    return [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
 
 
 def _named(steps: Iterable[int]) -> str:
