@@ -381,16 +381,44 @@ def test_overflows_of_several_steps_are_all_described(
     assert not (tmp_path / "step2").exists()
 
 
-def test_operators_below_a_call_are_a_dump_of_ours(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hooked", "switched"),
+    [
+        ({}, {"mode": "acl", "scope": ["Functional_linear_0_forward"]}),
+        ({"dump_mode": "acl"}, {"mode": "acl", "scope": ["Functional_linear_0_forward"]}),
+        ({"dump_mode": "acl"}, {}),
+        ({"dump_mode": "acl"}, {"mode": "api_stack"}),
+        ({"dump_mode": "acl"}, {"mode": "list", "scope": ["Functional_linear_0_forward"]}),
+    ],
+)
+def test_operators_below_a_call_are_a_dump_of_ours(
+    hooked: dict[str, Any], switched: dict[str, Any], tmp_path: Path
+) -> None:
     net = same_net()
     set_dump_path(tmp_path)
-    register_hook(net, acc_cmp_dump, dump_mode="acl", dump_config="./dump.json")
-    set_dump_switch("ON", mode="acl", scope=["Functional_linear_0_forward"])
+    register_hook(net, acc_cmp_dump, dump_config="./dump.json", **hooked)
+    set_dump_switch("ON", **switched)
     step(net)
     set_dump_switch("OFF")
+    assert ("Aten.convolution.0.forward" in open_dump(tmp_path / "ptdbg_dump_v3.4").parts[0]) == (
+        "scope" not in switched
+    )
     (part,) = open_dump(tmp_path / "ptdbg_dump_v3.4").parts
     assert part.info.level == "L2" and "Aten.addmm.0.forward" in part
     assert not list(tmp_path.rglob("unfinished*")) and not stems(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["acl", "model"])
+def test_a_search_for_overflows_says_that_it_has_no_dump_mode(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    set_dump_path("./dump")
+    register_hook(torch.nn.Linear(1, 1), overflow_check, dump_mode=mode)
+    assert f"dump_mode '{mode}' has no effect with overflow_check" in capsys.readouterr().out
+    torch.exp(torch.full((2,), 1000.0))
+    set_overflow_check_switch("OFF")
+    assert stems(tmp_path) == ["dump/ptdbg_dump_v3.4/rank0/Torch_exp_0_forward_1.pkl"]
 
 
 def test_a_run_that_exits_leaves_the_files(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from tensorprobe.capture.named_models import Models
 from tensorprobe.capture.older_tools import OlderDebugger
 from tensorprobe.capture.ptdbg_files import TagFolder
-from tensorprobe.capture.ptdbg_options import Names, PtdbgHook, PtdbgOptions, is_on
+from tensorprobe.capture.ptdbg_options import Level, Names, PtdbgHook, PtdbgOptions, is_on
 from tensorprobe.errors import ConfigError
 from tensorprobe.standard_streams import announce
 from tensorprobe.store.dump import RankDump
@@ -27,6 +27,8 @@ __all__ = ["PtdbgDebugger", "PtdbgSwitch"]
 
 _TAG = "ptdbg_dump"
 _FOLDER = "ASCEND_WORK_PATH"
+# What register_hook's dump_mode records.
+_LEVELS: dict[str, Level] = {"api": "L1", "model": "L0", "acl": "L2"}
 
 
 class PtdbgDebugger(OlderDebugger):
@@ -239,7 +241,7 @@ class PtdbgSwitch:
         self._model: Any = None
         self._rank: int | None = None
         self._overflow_nums = 1
-        self._by_modules = False
+        self._level: Level = "L1"
         self._debugger: PtdbgDebugger | None = None
 
     def set_dump_path(
@@ -279,7 +281,7 @@ class PtdbgSwitch:
             model: any of the models: all are recorded.
             hook: `acc_cmp_dump` or `overflow_check`.
             overflow_nums: end the search with this overflow; -1 for never.
-            dump_mode: `api`; `model` records modules; `acl` goes with that mode of the switch.
+            dump_mode: `api`; `model` records modules, `acl` the operators below API calls.
             dump_config: of no use here: operators are seen without the driver.
             rank: the number of this process's folder; by default it is found.
 
@@ -295,7 +297,7 @@ class PtdbgSwitch:
             )
         if not isinstance(hook, PtdbgHook):
             raise ConfigError(f"the hook is {hook!r}, wanted acc_cmp_dump or overflow_check")
-        if dump_mode not in ("api", "acl", "model"):
+        if dump_mode not in _LEVELS:
             raise ConfigError(f"dump_mode is {dump_mode!r}, wanted 'api', 'acl' or 'model'")
         if rank is not None and (type(rank) is not int or rank < 0):
             raise ConfigError(f"rank is {rank!r}, wanted a number from 0 on")
@@ -305,8 +307,13 @@ class PtdbgSwitch:
                 "dump goes into the current folder"
             )
         self._model, self._hook, self._rank = model, hook, rank
-        self._overflow_nums, self._by_modules = overflow_nums, dump_mode == "model"
+        self._overflow_nums, self._level = overflow_nums, _LEVELS[dump_mode]
         if hook is PtdbgHook.overflow_check:
+            if dump_mode != "api":
+                announce(
+                    f"dump_mode {dump_mode!r} has no effect with overflow_check: API calls are "
+                    "what is searched"
+                )
             self.set_overflow_check_switch("ON")
 
     def set_dump_switch(
@@ -343,7 +350,7 @@ class PtdbgSwitch:
             data_mode=dump_mode,
             summary_only=summary_only,
             summary_mode=summary_mode,
-            level="L0" if self._by_modules else "L1",
+            level=self._level,
         )
         self._turn(switch, options)
 
