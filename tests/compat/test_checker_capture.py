@@ -41,6 +41,25 @@ def files_in(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def test_an_iteration_that_never_comes_is_told(tmp_path: Path) -> None:
+    setting = "from api_accuracy_checker.dump import msCheckerConfig\n"
+    setting += "msCheckerConfig.update_config(target_iter=5)\n"
+    ended = run_script("import torch\n" + setting + LOOP, tmp_path)
+    assert ended.returncode == 0 and not files_in(tmp_path)
+    assert ended.stderr == (
+        "step 5 was wanted and never came: the last one was step 2; nothing was captured\n"
+    )
+
+
+def test_a_script_without_a_dataloader_is_told_why_there_are_no_files(tmp_path: Path) -> None:
+    program = "import torch\nimport api_accuracy_checker.dump as DP\n"
+    ended = run_script(program + "torch.relu(torch.ones(2))", tmp_path)
+    assert ended.stderr.startswith("nothing was captured: enable_dataloader waits for a DataLoader")
+    assert len(ended.stderr.splitlines()) == 1
+    by_hand = "DP.dump.set_dump_switch('ON')\ntorch.relu(torch.ones(2))"
+    assert run_script(program + by_hand, tmp_path).stderr == ""
+
+
 def test_an_import_alone_captures_the_second_iteration_and_ends_the_run(tmp_path: Path) -> None:
     ended = run_script("import torch\nimport api_accuracy_checker.dump\n" + LOOP, tmp_path)
     assert ended.returncode == 1

@@ -250,6 +250,24 @@ def test_a_dataloader_ends_the_run_with_the_words_of_the_manual(
     assert capsys.readouterr().out.count("Dump switch is turned off.") == 2
 
 
+def test_steps_that_never_come_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for wanted, told in (
+        ([7], ["step 7 was wanted and never came: the last one was step 2; nothing was captured"]),
+        ([1, 3, 9], ["steps 3, 9 were wanted and never came: the last one was step 2"]),
+        ([2], []),
+    ):
+        caplog.clear()
+        debugger = PrecisionDebugger(tmp_path, "dump", step=wanted)
+        for number in range(3):
+            debugger.start()
+            torch.relu(torch.ones(2))
+            debugger.stop()
+            if number < 2:
+                debugger.step()
+        debugger.close()
+        assert [r.getMessage() for r in caplog.records if "came" in r.getMessage()] == told
+
+
 def test_only_the_wanted_rank_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in "01":

@@ -36,11 +36,6 @@ class CheckerDebugger(OlderDebugger):
         self._set_up_below(settings.dump_path, config, None)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether an iteration has come, wanted or not, or a capture was begun."""
-        return self._is_started or self._step > 0 or bool(self.captured_steps)
-
-    @property
     def follows_loader(self) -> bool:
         """Whether a DataLoader starts and ends the capture."""
         return self._loader is not None

@@ -20,7 +20,7 @@ from tensorprobe.store.file_names import rank_folder
 from tensorprobe.store.layout import PART_SUFFIX
 from tensorprobe.store.run_folders import RunFolders
 
-__all__ = ["Run", "mixed_runs_notice", "tell_of_earlier_steps"]
+__all__ = ["Run", "mixed_runs_notice", "named_steps", "tell_of_earlier_steps"]
 
 _STEP = re.compile(r"step([0-9]{1,18})")
 _MAIN_FILES = tuple(
@@ -86,9 +86,9 @@ def tell_of_earlier_steps(
     ]
     if found:
         tell(
-            f"{dump_path} holds {_named(found)} of an earlier run: what this run writes again is "
-            "replaced, the rest stays beside it; remove it first or use another dump_path, if the "
-            "two do not belong together"
+            f"{dump_path} holds {named_steps(found)} of an earlier run: what this run writes again "
+            "is replaced, the rest stays beside it; remove it first or use another dump_path, if "
+            "the two do not belong together"
         )
 
 
@@ -118,8 +118,8 @@ def mixed_runs_notice(path: Path, infos: Iterable[DumpInfo]) -> str | None:
     began = newest[:19].replace("T", " ")
     is_or_are = "is" if len(left) == 1 else "are"
     return (
-        f"{path}: {_named(left)} {is_or_are} left from an earlier run than {_named(kept)}, which "
-        f"began at {began} UTC"
+        f"{path}: {named_steps(left)} {is_or_are} left from an earlier run than "
+        f"{named_steps(kept)}, which began at {began} UTC"
     )
 
 
@@ -132,10 +132,10 @@ def _steps_of(dump_path: Path) -> list[int]:
     return [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
 
 
-def _named(steps: Iterable[int]) -> str:
+def named_steps(steps: Iterable[int]) -> str:
     """Return steps in words.
 
-    >>> _named([1, 0]), _named([4])
+    >>> named_steps([1, 0]), named_steps([4])
     ('steps 0, 1', 'step 4')
     """
     ordered = sorted(steps)
