@@ -41,6 +41,52 @@ def files_in(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_rank_without_a_loader_has_its_files_though_it_is_terminated(
+    tmp_path: Path, is_real: bool
+) -> None:
+    program = f"""
+import os, signal, torch
+import api_accuracy_checker.dump as DP
+DP.msCheckerConfig.update_config(real_data={is_real})
+net = torch.nn.Linear(2, 2)
+for number in range(3):
+    DP.dump.set_dump_switch("ON")
+    net(torch.full((1, 2), float(number))).sum().backward()
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = run_script(program, tmp_path)
+    # Its end is the one that it would have had.
+    assert ended.returncode == -signal.SIGTERM and ended.stderr == ""
+    files = files_in(tmp_path)
+    calls = [f"Functional*linear*{number}" for number in (0, 1)]
+    for kind in ("forward", "backward", "stack"):
+        assert [key for key in files[kind] if "linear" in key] == calls
+    (file,) = tmp_path.glob("forward_info_*.json")
+    part = open_dump(file).parts[0]
+    assert part.info.task == ("tensor" if is_real else "statistics")
+    assert not part.gaps
+    (folder,) = tmp_path.glob("unfinished_*")
+    assert "Functional.linear.2.forward" in open_dump(folder).parts[0]
+
+
+def test_files_of_the_time_being_are_replaced_at_the_end(tmp_path: Path) -> None:
+    program = """
+import torch
+import api_accuracy_checker.dump as DP
+for number in range(9):
+    DP.dump.set_dump_switch("ON")
+    torch.relu(torch.ones(2))
+DP.dump.set_dump_switch("OFF")
+"""
+    ended = run_script(program, tmp_path)
+    assert ended.stderr == "" and ended.stdout.count("is in") == 1
+    relu = [key for key in files_in(tmp_path)["forward"] if "relu" in key]
+    assert relu == [f"Torch*relu*{number}" for number in range(9)]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
 def test_an_iteration_that_never_comes_is_told(tmp_path: Path) -> None:
     setting = "from api_accuracy_checker.dump import msCheckerConfig\n"
     setting += "msCheckerConfig.update_config(target_iter=5)\n"
