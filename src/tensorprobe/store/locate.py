@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ class _Found:
     open: _Open
 
 
-def open_dump(path: str | PathLike[str]) -> Dump:
+def open_dump(path: str | PathLike[str], *, backward: str | PathLike[str] | None = None) -> Dump:
     """Open a dump of any tool, with everything under the path that belongs to it.
 
     >>> import tempfile
@@ -56,6 +57,8 @@ def open_dump(path: str | PathLike[str]) -> Dump:
     Args:
         path: a dump.json, debug.json, forward_info_*.json or ptdbg text `.pkl`; or a rank folder, a
             step folder with many ranks, or a whole dump path with steps.
+        backward: where that is a forward_info_*.json: its backward file, if it is not beside it or
+            has another name.
 
     Returns:
         The dump; its `gaps` name what is missing or damaged.
@@ -67,7 +70,7 @@ def open_dump(path: str | PathLike[str]) -> Dump:
     # It may be one of this process, whose last records are still on their way to the disk.
     wait_for_finishers()
     try:
-        found, gaps = _find(path)
+        found, gaps = _find(path) if backward is None else (_find_pair(path, Path(backward)), [])
     except (OSError, ValueError) as err:
         raise DumpError(f"{path} cannot be read: {err}") from err
     parts: list[RankDump] = []
@@ -118,6 +121,11 @@ def _find(path: Path) -> tuple[list[_Found], list[Gap]]:
             raise DumpError(f"{path} does not exist; check the path")
         path = part
     return [_Found(path, _info_around(path.parent), _reader_for(path))], []
+
+
+def _find_pair(forward: Path, backward: Path) -> list[_Found]:
+    reader = functools.partial(open_checker_files, backward=backward)
+    return [_Found(forward, _info_around(forward.parent), reader)]
 
 
 def _reader_for(path: Path) -> _Open:
