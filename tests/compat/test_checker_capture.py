@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from older_runs import run_script, same_input, same_net
 
-from conftest import DATA
+from conftest import DATA, REPOSITORY
 from tensorprobe import PrecisionDebugger, TensorprobeError, load_config, open_dump
 from tensorprobe.capture.checker import CheckerCapture
 from tensorprobe.capture.checker_settings import CheckerConfig
@@ -85,6 +86,28 @@ DP.dump.set_dump_switch("OFF")
     relu = [key for key in files_in(tmp_path)["forward"] if "relu" in key]
     assert relu == [f"Torch*relu*{number}" for number in range(9)]
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_an_edit_in_the_packages_own_list_counts_and_changes_no_class_of_ours(
+    tmp_path: Path,
+) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(REPOSITORY / "compat/src", site, ignore=shutil.ignore_patterns("*.egg*"))
+    file = site / "api_accuracy_checker/hook_module/support_wrap_ops.yaml"
+    file.write_text(file.read_text().replace("  - relu\n", ""))
+    program = f"""
+import sys
+sys.path.insert(0, {str(site)!r})
+import torch
+import api_accuracy_checker.dump as DP
+from tensorprobe.capture.checker import CheckerDebugger
+assert CheckerDebugger.list_folder is None
+DP.dump.set_dump_switch("ON")
+torch.relu(torch.ones(2)).neg()
+"""
+    assert "was edited, and counts" in run_script(program, tmp_path).stderr
+    calls = files_in(tmp_path)["forward"]
+    assert "Tensor*neg*0" in calls and "Torch*relu*0" not in calls
 
 
 def test_an_iteration_that_never_comes_is_told(tmp_path: Path) -> None:

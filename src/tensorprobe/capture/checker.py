@@ -78,10 +78,14 @@ class CheckerCapture:
 
     Args:
         config: the settings.
+        debugger: what a capture is made of: the class that knows the list of functions.
     """
 
-    def __init__(self, config: CheckerConfig) -> None:
+    def __init__(
+        self, config: CheckerConfig, debugger: type[CheckerDebugger] = CheckerDebugger
+    ) -> None:
         self._config = config
+        self._class = debugger
         self._debugger: CheckerDebugger | None = None
         config.tell(self.arm)
 
@@ -94,7 +98,7 @@ class CheckerCapture:
             self._debugger.close()
         self._debugger = None
         if self._config.settings.enable_dataloader:
-            self._debugger = CheckerDebugger(self._config.settings, follows_loader=True)
+            self._debugger = self._class(self._config.settings, follows_loader=True)
 
     def turn(self, switch: str) -> None:
         """Begin to capture by hand, or end it; where a DataLoader decides, nothing happens.
@@ -117,5 +121,5 @@ class CheckerCapture:
             if not debugger.follows_loader:
                 debugger.write_so_far()
             return
-        self._debugger = CheckerDebugger(self._config.settings, follows_loader=False)
+        self._debugger = self._class(self._config.settings, follows_loader=False)
         self._debugger.start()

@@ -144,6 +144,12 @@ class PrecisionDebugger:
             _LOG.warning("%s", notice)
         path = self.default_api_list() if config.api_list is None else config.api_list
         listed = None if path is None else ApiList(path, as_in_dump)
+        self._list_notice = ""
+        if listed is not None and config.api_list is None:
+            self._list_notice = (
+                f"{path} was edited, and counts: of the functions that tensorprobe knows "
+                f"{listed.left_out} are left out"
+            )
         self._apis = ApiTable(add=config.add_apis, skip=config.skip_apis, listed=listed)
         self._custom = CustomApis(self._apis, self._watch_custom)
         self._step = self.started_step = self._first_step = 0
@@ -522,6 +528,8 @@ class PrecisionDebugger:
         if self._config.dump_enable is False:
             place = self._config.place_of("dump_enable")
             self._tell(f"{place} is false: nothing is captured until it is true")
+        if self._list_notice:
+            self._tell(self._list_notice)
         self._is_started = self._has_started = True
         self.started_step = self._step
         if self._config.level == "debug":
