@@ -21,8 +21,8 @@ NO_CALLS = (
 """What is told of a step in which nothing was recorded."""
 
 NO_BATCHES = (
-    "nothing was captured: enable_dataloader waits for a DataLoader of torch, and none gave a "
-    "batch; without one, start and stop the capture by hand"
+    "nothing was captured in this process: enable_dataloader waits for a DataLoader of torch, and "
+    "none gave a batch; without one, start and stop the capture by hand"
 )
 """What is told of a run without a step."""
 
