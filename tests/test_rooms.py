@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"cores", "errors", "dtypes", "tensor_data", "thread_pool"},
     "store": GROUND,
     "summary": GROUND | {"metrics"},
-    "capture": GROUND | {"config", "summary", "store"},
+    "capture": GROUND | {"config", "summary", "store", "older_tools"},
     "report": {
         "clean_text",
         "compiled",

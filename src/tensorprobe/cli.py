@@ -440,6 +440,11 @@ def _add_precheck(commands: Any, common: argparse.ArgumentParser, formatter: Any
     add("--step", type=int, metavar="N", help="only this step")
     add("--rank", type=int, metavar="N", help="only this rank")
     add(
+        "--backward",
+        metavar="FILE",
+        help="the backward file of a forward_info_*.json, if it is not the one beside it",
+    )
+    add(
         "--jit-compile",
         action=argparse.BooleanOptionalAction,
         help="the NPU compiler's switch, as it was in the run",
@@ -629,6 +634,7 @@ def _precheck(arguments: argparse.Namespace) -> int:
         step=arguments.step,
         rank=arguments.rank,
         jit_compile=arguments.jit_compile,
+        backward=arguments.backward,
     )
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "parse_ptdbg_line",
     "parse_value",
     "ptdbg_name",
+    "ptdbg_pattern",
     "split_model_index",
     "without_number",
 ]
@@ -493,6 +494,19 @@ def parse_ptdbg_call(text: str) -> CallName:
     raise NameFormatError(
         f"not the whole name of a call: {_shown(text)}; wanted such as Tensor_permute_1_forward"
     )
+
+
+def ptdbg_pattern(text: str) -> str:
+    """Return a pattern for the calls that a user of ptdbg_ascend means by a name, or its beginning.
+
+    >>> ptdbg_pattern("Tensor___getitem___0_forward"), ptdbg_pattern("Functional_relu")
+    ('Tensor.__getitem__.0.forward', 'Functional?relu*')
+    """
+    try:
+        return str(parse_ptdbg_call(text))
+    except NameFormatError:
+        # Where theirs has an underscore, a name of ours may have a dot.
+        return f"{text.replace('_', '?')}*"
 
 
 def parse_ptdbg_line(text: str) -> tuple[CallName, str, tuple[str, ...]]:

@@ -6,11 +6,14 @@ overwrites those of the other, and uninstalling either takes them away from both
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
-from importlib.metadata import PackageNotFoundError, version
+import os
+from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 
-__all__ = ["COMPAT", "name_clash", "owner_of_msprobe"]
+__all__ = ["COMPAT", "is_as_shipped", "name_clash", "owner_of_msprobe"]
 
 COMPAT = "tensorprobe-compat"
 """The package with the import names of the older tools."""
@@ -38,6 +41,24 @@ def owner_of_msprobe() -> tuple[str, bool]:
         if (its_version := _installed_version(package)) is not None:
             return f"{package} {its_version}", True
     return f"absent: scripts and commands of the older tools need {COMPAT}", False
+
+
+def is_as_shipped(path: Path) -> bool:
+    """Whether a file of that package is the one that pip has put there, as pip has noted.
+
+    Of a file that pip has not put there nobody knows.
+    """
+    try:
+        known = files(COMPAT) or []
+    except PackageNotFoundError:
+        return False
+    for file in known:
+        if file.name != path.name or file.hash is None:
+            continue
+        if os.path.realpath(str(file.locate())) == os.path.realpath(path):
+            digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
+            return base64.urlsafe_b64encode(digest).decode().rstrip("=") == file.hash.value
+    return False
 
 
 def name_clash(name: str, distribution: str) -> str | None:

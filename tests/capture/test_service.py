@@ -302,14 +302,50 @@ def test_a_file_that_cannot_be_used_switches_off_until_it_can(
     assert os.listdir(dump) == ["step1"]
 
 
-def test_a_file_without_the_field_is_not_read_again(tmp_path: Path) -> None:
+def test_a_file_without_the_field_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"dump_path": str(tmp_path / "dump")}))
     debugger = PrecisionDebugger(file)
-    file.write_text("{")
-    assert not debugger._maybe_reload_config(force=True)
+    # As of somebody who prepares the next run while this one goes on.
+    for text in ("{", json.dumps({"dump_path": str(tmp_path / "next")})):
+        file.write_text(text)
+        assert not debugger._maybe_reload_config(force=True)
+        one_step(debugger)
+    assert sorted(os.listdir(tmp_path / "dump")) == ["step0", "step1"]
+    assert not (tmp_path / "next").exists() and not messages(caplog)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_field_that_the_file_gets_later_counts(tmp_path: Path, is_asked: bool) -> None:
+    dump = tmp_path / "dump"
+    switch = Switch(tmp_path / "config.json", dump_path=str(dump), level="L1")
+    debugger = PrecisionDebugger(switch.path)
     one_step(debugger)
-    assert names(tmp_path / "dump") == [RELU]
+    for is_on in (False, True):
+        if is_asked:
+            switch.set(debugger, is_on)
+        else:
+            switch.path.write_text(json.dumps({**switch.fields, "dump_enable": is_on}))
+        one_step(debugger)
+    assert sorted(os.listdir(dump)) == ["step0", "step2"]
+
+
+def test_a_file_is_read_where_its_clock_tells_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    text = json.dumps({"dump_path": str(tmp_path / "dump"), "dump_enable": True})
+    file.write_text(text)
+    debugger = PrecisionDebugger(file)
+    assert not debugger._maybe_reload_config(force=True)
+    before = os.stat(file)
+    # As long as before, in the same file, at the same time.
+    file.write_text(text.replace(" true", "false"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not debugger._maybe_reload_config()
+    assert debugger._maybe_reload_config(force=True)
+    one_step(debugger)
+    assert not (tmp_path / "dump").exists()
 
 
 def test_without_a_file_the_switch_is_an_argument(tmp_path: Path) -> None:

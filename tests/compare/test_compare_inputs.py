@@ -113,11 +113,32 @@ def test_data_that_lie_elsewhere_than_beside_their_dump_are_refused(tmp_path: Pa
     fields = {"npu_path": file, "bench_path": file}
     beside = {"npu_dump_data_dir": str(file.parent / "dump_tensor_data")}
     assert compare(fields | beside, output=tmp_path / "o").parts[0].tally.passed == 1
+    # The same folder by another name.
+    (tmp_path / "link").symlink_to(file.parent)
+    linked = {"bench_dump_data_dir": str(tmp_path / "link/dump_tensor_data")}
+    assert compare(fields | linked, output=tmp_path / "o").parts[0].tally.passed == 1
+    # Below the dump, and yet not what is read.
+    (file.parent / "moved").mkdir()
+    for other in (tmp_path, file.parent / "moved"):
+        with pytest.raises(ConfigError) as refused:
+            compare(fields | {"npu_dump_data_dir": str(other)}, output=tmp_path / "o")
+        assert f"npu_dump_data_dir is {other}, but the tensors of {file} are" in str(refused.value)
+        assert f"read from {file.parent}/dump_tensor_data; move" in str(refused.value)
     missing = {"bench_dump_data_dir": str(tmp_path / "nowhere")}
-    assert compare(fields | missing, output=tmp_path / "o").parts[0].tally.passed == 1
-    (tmp_path / "other").mkdir()
-    with pytest.raises(ConfigError, match=r"npu_dump_data_dir is .*other, but tensors are read"):
-        compare(fields | {"npu_dump_data_dir": str(tmp_path / "other")}, output=tmp_path / "o")
+    with pytest.raises(ConfigError, match=r"nowhere, which does not exist; leave bench_dump_data_"):
+        compare(fields | missing, output=tmp_path / "o")
+    a_file = {"bench_dump_data_dir": str(file)}
+    with pytest.raises(ConfigError, match=r"dump\.json, which is no folder"):
+        compare(fields | a_file, output=tmp_path / "o")
+
+
+def test_a_folder_of_data_may_be_named_for_a_whole_step(tmp_path: Path) -> None:
+    dump = write_data(tmp_path / "a", {RELU: {"input": [np.ones(3, np.float32)]}})
+    data = next(dump.rglob("dump_tensor_data"))
+    fields = {"npu_path": dump, "bench_path": dump, "npu_dump_data_dir": str(data)}
+    assert compare(fields, output=tmp_path / "o").parts[0].tally.passed == 1
+    with pytest.raises(ConfigError, match=r"npu_dump_data_dir is .* are read from"):
+        compare(fields | {"npu_dump_data_dir": str(data.parent)}, output=tmp_path / "o")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from older_runs import run_script, same_input, same_net
 
-from conftest import DATA
+from conftest import DATA, REPOSITORY
 from tensorprobe import PrecisionDebugger, TensorprobeError, load_config, open_dump
 from tensorprobe.capture.checker import CheckerCapture
 from tensorprobe.capture.checker_settings import CheckerConfig
@@ -39,6 +40,93 @@ def files_in(folder: Path) -> dict[str, dict[str, Any]]:
         assert rest.removesuffix(".json").isdigit()
         found[kind] = json.loads(file.read_text())
     return found
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_rank_without_a_loader_has_its_files_though_it_is_terminated(
+    tmp_path: Path, is_real: bool
+) -> None:
+    program = f"""
+import os, signal, torch
+import api_accuracy_checker.dump as DP
+DP.msCheckerConfig.update_config(real_data={is_real})
+net = torch.nn.Linear(2, 2)
+for number in range(3):
+    DP.dump.set_dump_switch("ON")
+    net(torch.full((1, 2), float(number))).sum().backward()
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = run_script(program, tmp_path)
+    # Its end is the one that it would have had.
+    assert ended.returncode == -signal.SIGTERM and ended.stderr == ""
+    files = files_in(tmp_path)
+    calls = [f"Functional*linear*{number}" for number in (0, 1)]
+    for kind in ("forward", "backward", "stack"):
+        assert [key for key in files[kind] if "linear" in key] == calls
+    (file,) = tmp_path.glob("forward_info_*.json")
+    part = open_dump(file).parts[0]
+    assert part.info.task == ("tensor" if is_real else "statistics")
+    assert not part.gaps
+    (folder,) = tmp_path.glob("unfinished_*")
+    assert "Functional.linear.2.forward" in open_dump(folder).parts[0]
+
+
+def test_files_of_the_time_being_are_replaced_at_the_end(tmp_path: Path) -> None:
+    program = """
+import torch
+import api_accuracy_checker.dump as DP
+for number in range(9):
+    DP.dump.set_dump_switch("ON")
+    torch.relu(torch.ones(2))
+DP.dump.set_dump_switch("OFF")
+"""
+    ended = run_script(program, tmp_path)
+    assert ended.stderr == "" and ended.stdout.count("is in") == 1
+    relu = [key for key in files_in(tmp_path)["forward"] if "relu" in key]
+    assert relu == [f"Torch*relu*{number}" for number in range(9)]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_an_edit_in_the_packages_own_list_counts_and_changes_no_class_of_ours(
+    tmp_path: Path,
+) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(REPOSITORY / "compat/src", site, ignore=shutil.ignore_patterns("*.egg*"))
+    file = site / "api_accuracy_checker/hook_module/support_wrap_ops.yaml"
+    file.write_text(file.read_text().replace("  - relu\n", ""))
+    program = f"""
+import sys
+sys.path.insert(0, {str(site)!r})
+import torch
+import api_accuracy_checker.dump as DP
+from tensorprobe.capture.checker import CheckerDebugger
+assert CheckerDebugger.list_folder is None
+DP.dump.set_dump_switch("ON")
+torch.relu(torch.ones(2)).neg()
+"""
+    assert "was edited, and counts" in run_script(program, tmp_path).stderr
+    calls = files_in(tmp_path)["forward"]
+    assert "Tensor*neg*0" in calls and "Torch*relu*0" not in calls
+
+
+def test_an_iteration_that_never_comes_is_told(tmp_path: Path) -> None:
+    setting = "from api_accuracy_checker.dump import msCheckerConfig\n"
+    setting += "msCheckerConfig.update_config(target_iter=5)\n"
+    ended = run_script("import torch\n" + setting + LOOP, tmp_path)
+    assert ended.returncode == 0 and not files_in(tmp_path)
+    assert ended.stderr == (
+        "step 5 was wanted and never came: the last one was step 2; nothing was captured\n"
+    )
+
+
+def test_a_script_without_a_dataloader_is_told_why_there_are_no_files(tmp_path: Path) -> None:
+    program = "import torch\nimport api_accuracy_checker.dump as DP\n"
+    ended = run_script(program + "torch.relu(torch.ones(2))", tmp_path)
+    assert ended.stderr.startswith("nothing was captured in this process: enable_dataloader")
+    assert len(ended.stderr.splitlines()) == 1
+    by_hand = "DP.dump.set_dump_switch('ON')\ntorch.relu(torch.ones(2))"
+    assert run_script(program + by_hand, tmp_path).stderr == ""
 
 
 def test_an_import_alone_captures_the_second_iteration_and_ends_the_run(tmp_path: Path) -> None:

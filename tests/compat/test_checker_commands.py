@@ -109,20 +109,21 @@ def test_failing_calls_are_kept_where_the_settings_say(
         assert run_ut.main([*BOTH, "-save_error_data"]) == 0
         msCheckerConfig.update_config(error_data_path="elsewhere")
         assert run_ut.main([*BOTH, "-save_error_data", "-d", "0", "1", "-j", "-f"]) == 0
+        assert run_ut.main([*FORWARD, "-o", "x", "-csv_path", "r"]) == 0
     finally:
         msCheckerConfig.settings = before
     assert seen == [
-        ["precheck", "--output=./", "--save-errors=./ut_error_data", "--", FORWARD[1]],
-        ["precheck", "--output=./", "--save-errors=elsewhere", "--jit-compile", "--device=0",
-         "--device=1", "--dedupe", "--", FORWARD[1]],
+        ["precheck", "--jobs=1", "--save-errors=./ut_error_data", "--no-jit-compile",
+         f"--backward={BOTH[3]}", "--", FORWARD[1]],
+        ["precheck", "--jobs=1", "--save-errors=elsewhere", "--jit-compile", "--device=0",
+         "--device=1", "--dedupe", f"--backward={BOTH[3]}", "--", FORWARD[1]],
+        ["precheck", "--jobs=1", "--resume=r", "--", FORWARD[1]],
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["-forward", "./forward_info_0.json", "-backward", "./backward_info_1.json"],
-         "-backward names ./backward_info_1.json, but ./backward_info_0.json belongs to"),
         (["-forward", "./forward_info_9.json"], "forward_info_9.json does not exist"),
         (["-forward", "./stray.json"], "stray.json"),
     ],
@@ -137,12 +138,66 @@ def test_what_cannot_be_read_is_one_line(
         assert complaint in said and said.count("\n") == 1 and "Traceback" not in said
 
 
-def test_a_backward_file_that_is_missing_is_told(
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["-forward", "forward_info_9.json", "-backward", "backward_info_0.json"],
+         "forward_info_9.json does not exist; check the path"),
+        (["-forward", "f.json", "-backward", "backward_info_0.json"],
+         "f.json does not exist; check the path"),
+        (["-forward", "forward_info_0.json", "-backward", "backward_info_9.json"],
+         "backward_info_9.json does not exist; check the path"),
+        (["-forward", "forward_info_0.json", "-backward", "."], "is no file; check the path"),
+        (["-forward", "forward_info_0.json", "-d", "0", "0"], "-d 0 0 names a device twice"),
+    ],
+)  # fmt: skip
+def test_what_run_ut_cannot_use_is_one_line(
+    at_home: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_ut.main(words) == 2
+    said = capsys.readouterr().err
+    assert complaint in said and said.count("\n") == 1
+
+
+def test_both_files_may_stand_anywhere_under_any_name(tmp_path: Path) -> None:
+    program = """
+import torch
+import api_accuracy_checker.dump as DP
+DP.msCheckerConfig.update_config(enable_dataloader=False, real_data=True)
+DP.dump.set_dump_switch("ON")
+torch.relu(torch.linspace(-1, 1, 8, requires_grad=True)).sum().backward()
+"""
+    assert run_script(program, tmp_path).stderr == ""
+    for kind, place in (("forward", "a/f.json"), ("backward", "b/other/g.json")):
+        (file,) = tmp_path.glob(f"{kind}_info_*.json")
+        (tmp_path / place).parent.mkdir(parents=True)
+        file.rename(tmp_path / place)
+        data = tmp_path / f"{kind}_real_data"
+        data.rename((tmp_path / place).parent / data.name)
+    words = ["-forward", "a/f.json", "-backward", "b/other/g.json"]
+    script = str(PACKAGE / "run_ut/run_ut.py")
+    ended = run_python([script, *words], tmp_path)
+    assert ended.returncode == 0 and ended.stderr == "", ended.stderr
+    assert results(tmp_path)["Torch.relu.0"][:2] == ["pass", "pass"]
+    # What is sent back comes from there: without its data it is missed.
+    shutil.rmtree(tmp_path / "b/other/backward_real_data")
+    ended = run_python([script, *words, "-o", "without"], tmp_path)
+    assert ended.returncode == 2 and "backward_real_data/rank" in ended.stderr, ended.stderr
+    # One that holds no calls is none at all, and not the one that stands beside.
+    (tmp_path / "none.json").write_text("{}")
+    ended = run_python([script, *words[:3], "none.json", "-o", "none"], tmp_path)
+    assert ended.returncode == 0 and ended.stderr == "", ended.stderr
+
+
+def test_what_has_no_effect_on_overflows_is_told(
     at_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (at_home / "backward_info_0.json").unlink()
-    assert run_ut.main(BOTH) == 2
-    assert "backward_info_0.json does not exist; check the path" in capsys.readouterr().err
+    assert run_overflow_check.main([*BOTH, "-j"]) != 2
+    said = capsys.readouterr().err
+    assert "-j has no effect: calls are repeated on the CPU" in said
+    assert "-backward has no effect: overflows of the way back are not judged" in said
+    assert run_overflow_check.main([*FORWARD, "-j", "True"]) != 2
+    assert "-j has no effect" in capsys.readouterr().err
 
 
 def test_overflows_of_a_run_are_judged(tmp_path: Path) -> None:

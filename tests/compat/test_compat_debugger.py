@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,8 +67,34 @@ def test_an_edit_in_the_packages_own_list_counts(line: str, package: Path, tmp_p
     text = (package / LIST).read_text()
     assert text.count(f"  - {line}\n") >= 1
     (package / LIST).write_text(text.replace(f"  - {line}\n", f"  # - {line}\n"))
-    assert run_script(TRAIN, tmp_path, package) == []
+    # A name may be of a function and of a method.
+    assert re.fullmatch(
+        rf"{package / LIST} was edited, and counts: of the functions that tensorprobe knows [12] "
+        "are left out",
+        *run_script(TRAIN, tmp_path, package),
+    )
     assert names_in(tmp_path / "dump") == [n for n in WHOLE if n.split(".")[1] != line]
+
+
+def test_a_list_of_another_version_that_nobody_edited_has_no_effect(
+    package: Path, tmp_path: Path
+) -> None:
+    shipped = (package / LIST).read_bytes().replace(b"  - gelu\n", b"")
+    (package / LIST).write_bytes(shipped)
+    # What pip leaves of a package that it has installed there.
+    about = package / "tensorprobe_compat-0.0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorprobe-compat\nVersion: 0.0.1\n"
+    )
+    digest = base64.urlsafe_b64encode(hashlib.sha256(shipped).digest()).decode().rstrip("=")
+    (about / "RECORD").write_text(f"{LIST},sha256={digest},{len(shipped)}\n")
+    assert run_script(TRAIN, tmp_path, package) == []
+    assert names_in(tmp_path / "dump") == WHOLE
+    (package / LIST).write_bytes(shipped.replace(b"  - t\n", b""))
+    (told,) = run_script(TRAIN, tmp_path, package)
+    assert "was edited, and counts" in told
+    assert names_in(tmp_path / "dump") == ["Tensor.__getitem__.0.forward"]
 
 
 def test_an_operator_that_is_added_under_torch_npu_is_captured(
@@ -77,7 +106,8 @@ def test_an_operator_that_is_added_under_torch_npu_is_captured(
     text = (package / LIST).read_text()
     (package / LIST).write_text(text.replace("torch_npu:\n", "torch_npu:\n  - npu_fused_of_ours\n"))
     program = TRAIN.replace("torch.nn.functional.gelu(x)[0].t()", "torch_npu.npu_fused_of_ours(x)")
-    assert run_script(f"import torch_npu\n{program}", tmp_path, package) == []
+    (told,) = run_script(f"import torch_npu\n{program}", tmp_path, package)
+    assert told.endswith("of the functions that tensorprobe knows 0 are left out")
     assert names_in(tmp_path / "dump") == ["NPU.npu_fused_of_ours.0.forward"]
 
 

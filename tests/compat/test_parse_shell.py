@@ -42,6 +42,19 @@ def test_tensors_and_calls_are_shown(
     assert "a .npy or .pt file" in said.out and not said.err
 
 
+def test_a_call_of_a_module_is_found_by_the_name_that_the_pkl_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pkl = tmp_path / "dump.pkl"
+    value = '0, [], "torch.float32", [1], [1.0, 1.0, 1.0, 1.0]]\n'
+    pkl.write_text(
+        f'["conv_Conv2d_0_forward_input.0", {value}["fc_Linear_0_forward_input.0", {value}'
+    )
+    assert parse(f"pk -f {pkl} -n conv_Conv2d_0_forward\n", monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "Module.conv.Conv2d.forward.0" in said and "Linear" not in said
+
+
 def test_two_dumps_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -249,6 +250,24 @@ def test_a_dataloader_ends_the_run_with_the_words_of_the_manual(
     assert capsys.readouterr().out.count("Dump switch is turned off.") == 2
 
 
+def test_steps_that_never_come_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for wanted, told in (
+        ([7], ["step 7 was wanted and never came: the last one was step 2; nothing was captured"]),
+        ([1, 3, 9], ["steps 3, 9 were wanted and never came: the last one was step 2"]),
+        ([2], []),
+    ):
+        caplog.clear()
+        debugger = PrecisionDebugger(tmp_path, "dump", step=wanted)
+        for number in range(3):
+            debugger.start()
+            torch.relu(torch.ones(2))
+            debugger.stop()
+            if number < 2:
+                debugger.step()
+        debugger.close()
+        assert [r.getMessage() for r in caplog.records if "came" in r.getMessage()] == told
+
+
 def test_only_the_wanted_rank_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in "01":
@@ -282,10 +301,81 @@ def test_overflows_get_files_of_their_own(
         f"backward_info_{process}.json", "dump", f"forward_info_{process}.json",
         "forward_real_data", f"stack_info_{process}.json",
     ]  # fmt: skip
-    set_overflow_check_switch("ON")
-    torch.sqrt(torch.full((2,), -1.0))
-    set_overflow_check_switch("OFF")
-    assert (folder / "Torch_sqrt_0_forward_1.pkl").exists()
+    # Turned on again it goes on: nothing of before is lost, and names stay apart.
+    for function in (torch.sqrt, torch.exp):
+        set_overflow_check_switch("ON")
+        function(torch.full((2,), -1.0 if function is torch.sqrt else 2000.0))
+        set_overflow_check_switch("OFF")
+    assert stems(folder) == [
+        "Torch_exp_0_forward_1.pkl", "Torch_exp_0_forward_3.pkl", "Torch_sqrt_0_forward_2.pkl"
+    ]  # fmt: skip
+    for kind in ("forward", "stack"):
+        described = json.loads((tmp_path / f"{kind}_info_{process}.json").read_text())
+        keys = [key for key in described if "full" not in key]
+        assert keys == ["Torch*exp*0", "Torch*sqrt*0", "Torch*exp*1"]
+    part = open_dump(tmp_path / f"forward_info_{process}.json").parts[0]
+    calls = [part.call(f"Torch.exp.{number}.forward") for number in (0, 1)]
+    assert [part.load(call.inputs[0]).values()[0] for call in calls] == [1000, 2000]
+    said = capsys.readouterr().out
+    assert "[overflow 3 times]" in said and "are described in" not in said
+
+
+def test_overflows_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
+    rank = tmp_path / "dump/ptdbg_dump_v3.4/rank0"
+    program = """
+import sys, torch
+from ptdbg_ascend import *
+set_dump_path("./dump")
+register_hook(torch.nn.Linear(1, 1), overflow_check)
+getattr(torch, sys.argv[1])(torch.full((2,), 1000.0))
+set_overflow_check_switch("OFF")
+"""
+    assert "described in" in run_script(program, tmp_path, "exp").stdout
+    (rank / "dump.pkl").write_text("of another kind")
+    assert (rank / "Torch_exp_0_forward_1").is_dir()
+    run_script(program, tmp_path, "cosh")
+    assert sorted(child.name for child in rank.iterdir()) == [
+        "Torch_cosh_0_forward_1", "Torch_cosh_0_forward_1.pkl", "dump.pkl"
+    ]  # fmt: skip
+
+
+def test_steps_of_an_earlier_run_are_told(tmp_path: Path) -> None:
+    program = """
+import sys, torch
+from ptdbg_ascend import *
+debugger = PrecisionDebugger("./dump", "dump")
+for _ in range(int(sys.argv[1])):
+    debugger.start()
+    torch.relu(torch.ones(2))
+    debugger.stop()
+    debugger.step()
+"""
+    assert "earlier run" not in run_script(program, tmp_path, "3").stderr
+    said = run_script(program, tmp_path, "1").stderr
+    tag = tmp_path / "dump/ptdbg_dump_v3.4"
+    assert said.count("earlier run") == 1
+    assert f"{tag} holds steps 1, 2 of an earlier run: what this run writes again is" in said
+
+
+def test_a_path_that_comes_while_the_switch_is_on_is_for_the_next_capture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = same_net()
+    set_dump_path(tmp_path / "a")
+    register_hook(net, acc_cmp_dump)
+    set_dump_switch("ON")
+    set_dump_path(tmp_path / "a")
+    assert "set_dump_path() came" not in capsys.readouterr().out
+    set_dump_path(tmp_path / "b")
+    said = capsys.readouterr().out
+    assert f"what is recorded now still goes to {tmp_path / 'a/ptdbg_dump_v3.4'}; the next" in said
+    step(net)
+    set_dump_switch("OFF")
+    assert stems(tmp_path) == ["a/ptdbg_dump_v3.4/rank0/dump.pkl"]
+    set_dump_switch("ON")
+    step(net)
+    set_dump_switch("OFF")
+    assert "b/ptdbg_dump_v3.4/rank0/dump.pkl" in stems(tmp_path)
 
 
 def test_overflows_of_several_steps_are_all_described(
@@ -304,21 +394,49 @@ def test_overflows_of_several_steps_are_all_described(
     assert stems(folder) == [
         "step0/rank0/Torch_exp_0_forward_1.pkl", "step2/rank0/Torch_cosh_0_forward_2.pkl"
     ]  # fmt: skip
-    file = f"forward_info_{os.getpid()}.json"
-    assert "Torch*exp*0" in (tmp_path / file).read_text()
-    assert "Torch*cosh*0" in (tmp_path / "step2" / file).read_text()
+    described = json.loads((tmp_path / f"forward_info_{os.getpid()}.json").read_text())
+    assert {"Torch*exp*0", "Torch*cosh*0"} <= set(described)
+    assert not (tmp_path / "step2").exists()
 
 
-def test_operators_below_a_call_are_a_dump_of_ours(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hooked", "switched"),
+    [
+        ({}, {"mode": "acl", "scope": ["Functional_linear_0_forward"]}),
+        ({"dump_mode": "acl"}, {"mode": "acl", "scope": ["Functional_linear_0_forward"]}),
+        ({"dump_mode": "acl"}, {}),
+        ({"dump_mode": "acl"}, {"mode": "api_stack"}),
+        ({"dump_mode": "acl"}, {"mode": "list", "scope": ["Functional_linear_0_forward"]}),
+    ],
+)
+def test_operators_below_a_call_are_a_dump_of_ours(
+    hooked: dict[str, Any], switched: dict[str, Any], tmp_path: Path
+) -> None:
     net = same_net()
     set_dump_path(tmp_path)
-    register_hook(net, acc_cmp_dump, dump_mode="acl", dump_config="./dump.json")
-    set_dump_switch("ON", mode="acl", scope=["Functional_linear_0_forward"])
+    register_hook(net, acc_cmp_dump, dump_config="./dump.json", **hooked)
+    set_dump_switch("ON", **switched)
     step(net)
     set_dump_switch("OFF")
+    assert ("Aten.convolution.0.forward" in open_dump(tmp_path / "ptdbg_dump_v3.4").parts[0]) == (
+        "scope" not in switched
+    )
     (part,) = open_dump(tmp_path / "ptdbg_dump_v3.4").parts
     assert part.info.level == "L2" and "Aten.addmm.0.forward" in part
     assert not list(tmp_path.rglob("unfinished*")) and not stems(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["acl", "model"])
+def test_a_search_for_overflows_says_that_it_has_no_dump_mode(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    set_dump_path("./dump")
+    register_hook(torch.nn.Linear(1, 1), overflow_check, dump_mode=mode)
+    assert f"dump_mode '{mode}' has no effect with overflow_check" in capsys.readouterr().out
+    torch.exp(torch.full((2,), 1000.0))
+    set_overflow_check_switch("OFF")
+    assert stems(tmp_path) == ["dump/ptdbg_dump_v3.4/rank0/Torch_exp_0_forward_1.pkl"]
 
 
 def test_a_run_that_exits_leaves_the_files(tmp_path: Path) -> None:
@@ -371,8 +489,10 @@ if sys.argv[1] == "relu":
         ["Torch.ones.0.forward", "Torch.neg.0.forward"],
         ["Torch.ones.0.forward", "Torch.relu.0.forward"],
     ]
-    first, second = sorted(child.name for child in (tmp_path / "dump/ptdbg_dump_v3.4").iterdir())
+    tag = tmp_path / "dump/ptdbg_dump_v3.4"
+    first, second = sorted(child.name for child in tag.iterdir())
     assert first.startswith("proc") and second == "rank0"
+    assert f"the files of this one are in {tag / first}. Give each its own `rank`" in ended.stdout
 
 
 def test_a_folder_that_cannot_be_written_ends_nothing(

@@ -121,6 +121,12 @@ class Question:
     tests: tuple[str, ...]
     what_to_do: str
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is a question; 003 and 004 have none, and number some of their rules."""
+        is_titled = self.heading.startswith("### ") or re.match(r"\d+\. ", self.heading) is not None
+        return is_titled and self.document in ("000", "001", "002")
+
 
 @functools.cache
 def blocks() -> dict[str, Block]:
@@ -222,6 +228,15 @@ memory. *text*: a block that nothing runs, such as a list of files or of names; 
 compared with it. A block runs as it stands, but for what "changed" names.
 """
 
+_TABLES = (
+    (
+        False,
+        "Promises and limits",
+        "what it says | does it hold here? | what shows it | what to know",
+    ),
+    (True, "Questions", "question | can it still occur? | what shows it | what to do"),
+)
+
 
 def render_page() -> str:
     """Return docs/seeds.md."""
@@ -232,16 +247,11 @@ def render_page() -> str:
         for row in blocks().values():
             if row.key.startswith(document):
                 pieces.append(_block_row(row))
-        asked = [row for row in questions() if row.document == document]
-        title = "Questions" if document in ("000", "001", "002") else "Promises and limits"
-        pieces.append(f"\n### {title} of {document}\n")
-        pieces.append(
-            "\n| question | can it still occur? | what shows it | what to do |\n|---|---|---|---|\n"
-            if title == "Questions"
-            else "\n| what it says | does it hold here? | what shows it | what to know |\n"
-            "|---|---|---|---|\n"
-        )
-        pieces.extend(_question_row(row) for row in asked)
+        for is_asked, title, titles in _TABLES:
+            rows = [row for row in questions() if row.document == document]
+            if rows := [row for row in rows if row.is_asked is is_asked]:
+                pieces.append(f"\n### {title} of {document}\n\n| {titles} |\n|---|---|---|---|\n")
+                pieces.extend(_question_row(row) for row in rows)
     return "".join(pieces)
 
 
@@ -258,7 +268,7 @@ def _block_row(row: Block) -> str:
 def _question_row(row: Question) -> str:
     tests = "<br>".join(_test(test) for test in row.tests)
     number = re.match(r"(?:### )?(\d+\.) ", row.heading)
-    start = f"{number[1]} " if number and row.document in ("000", "001", "002") else ""
+    start = f"{number[1]} " if number and row.is_asked else ""
     return f"| {start}{row.question} | {row.occurs} | {tests} | {row.what_to_do} |\n"
 
 

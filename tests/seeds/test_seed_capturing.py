@@ -115,6 +115,25 @@ def test_an_overflow_is_found_on_the_device_that_was_chosen(key: str, tmp_path: 
     assert names == ["Tensor.__mul__.0.forward"]
 
 
+@pytest.mark.parametrize("key", ["002-6", "002-7"])
+def test_ptdbg_finds_an_overflow_on_the_device_that_was_chosen(key: str, tmp_path: Path) -> None:
+    """And the rank's folder has the number that register_hook is given."""
+    rank = 2 if "rank" in block(key).text else 0
+    script = (
+        f"import torch\nfrom ptdbg_ascend import *\nrank = 2\n{block(key).code}\n"
+        "assert not hasattr(torch._C, '_clear_overflow_npu')\n"
+        "set_dump_path('./dump')\nregister_hook(torch.nn.Linear(1, 1), overflow_check, "
+        "rank=torch.npu.current_device())\ntorch.full((3,), 3e38) * 10\n"
+        "set_overflow_check_switch('OFF')\n"
+    )
+    ended = run_script(script, tmp_path, has_npu=True)
+    assert ended.code == 0 and "[overflow 1 times]: dump file is saved in" in ended.out, ended
+    (pkl,) = (tmp_path / "dump").rglob("*.pkl")
+    assert (pkl.parent.name, pkl.name) == (f"rank{rank}", "Tensor___mul___0_forward_1.pkl")
+    assert [call.name for call in open_dump(pkl).parts[0].calls()] == ["Tensor.__mul__.0.forward"]
+    assert len(list(tmp_path.glob("forward_info_*.json"))) == 1
+
+
 def test_a_version_that_is_put_beside_ptdbg_does_no_harm_and_is_not_needed(tmp_path: Path) -> None:
     folder = tmp_path / "att/debug/accuracy_tools/ptdbg_ascend/src/python"
     common = copy_compat(folder, "ptdbg_ascend") / "ptdbg_ascend" / "common"

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from script_runs import Ended, run_script, run_shell
 from seed_scripts import copy_compat
 from seed_table import block
@@ -112,12 +113,39 @@ def test_run_ut_in_its_folder_judges_every_call(tools: Path) -> None:
     assert any("linear" in name for name in verdicts)
 
 
-def test_run_ut_keeps_what_fails_in_a_folder_of_its_own(tools: Path) -> None:
+# A fault of the device, which is the CPU here: its float32 is off by one in a hundred.
+FAULT = """
+import torch
+right = torch.nn.functional.linear
+def linear(input, weight, bias=None):
+    result = right(input, weight, bias)
+    return result * 1.01 if result.dtype is torch.float32 else result
+torch.nn.functional.linear = linear
+"""
+
+
+def test_run_ut_keeps_what_fails_in_a_folder_of_its_own(tools: Path, tmp_path: Path) -> None:
     folder = tools / "debug/accuracy_tools/api_accuracy_checker/run_ut"
-    ended = run_tool(tools, f"cd {folder}\n{block('001-8').code}")
-    assert ended.code == 0, ended
-    assert (folder / "ut_error_data").is_dir()
-    assert list(folder.glob("accuracy_checking_result*.csv"))
+    (tmp_path / "faulty").mkdir()
+    # Python runs this file before anything else, in every process.
+    (tmp_path / "faulty/sitecustomize.py").write_text(FAULT)
+    text = f"export PYTHONPATH={tmp_path / 'faulty'}\ncd {folder}\n{block('001-8').code}"
+    ended = run_tool(tools, text)
+    assert ended.code == 1, ended
+    kept = sorted((folder / "ut_error_data").iterdir())
+    assert [call.name for call in kept] == ["Functional.linear.0", "Functional.linear.1"]
+    for call in kept:
+        files = {file.name for file in call.iterdir()}
+        assert any("input" in name for name in files), files
+        assert {"device.forward.output.0.pt", "reference.forward.output.0.pt"} <= files
+    (file,) = folder.glob("accuracy_checking_result*.csv")
+    with file.open(encoding="utf-8-sig", newline="") as rows:
+        failed = {
+            row["API name"]
+            for row in csv.DictReader(rows)
+            if row["Forward Test Success"] not in ("pass", "SKIP")
+        }
+    assert failed == {"Functional.linear.0", "Functional.linear.1"}
 
 
 def test_overflows_are_told_normal_from_abnormal(tools: Path) -> None:
@@ -129,10 +157,30 @@ def test_overflows_are_told_normal_from_abnormal(tools: Path) -> None:
         "requires_grad": False,
     }
     call = {"args": [numbers | {"Max": 1000.0, "Min": 1000.0}], "kwargs": {}}
+    (folder / "backward_info_0.json").write_text("{}")
     (folder / "forward_info_0.json").write_text(json.dumps({"Torch*exp*0": call}))
     ended = run_tool(tools, block("001-11").code)
     assert ended.code == 0, ended
     assert "The Torch.exp.0 overflow is a normal overflow." in ended.out, ended
+    # The same call of other numbers, which no processor that is right makes infinite.
+    data = folder / "forward_real_data/rank0/Torch*exp*0.0.pt"
+    data.parent.mkdir(parents=True)
+    torch.save(torch.ones(3), data)
+    real = {"type": "torch.Tensor", "datapath": str(data), "requires_grad": False}
+    both = {"Torch*exp*0": {"args": [real], "kwargs": {}}}
+    (folder / "forward_info_0.json").write_text(json.dumps(both))
+    ended = run_tool(tools, block("001-11").code)
+    assert ended.code == 1, ended
+    assert "The Torch.exp.0 overflow is an abnormal overflow." in ended.out, ended
+
+
+def test_overflows_of_the_way_back_are_not_judged(tools: Path) -> None:
+    folder = tools / "debug/accuracy_tools/api_accuracy_checker/run_ut"
+    (folder / "forward_info_0.json").write_text("{}")
+    ended = run_tool(tools, block("001-11").code)
+    assert ended.code == 0, ended
+    told = [line for line in ended.out.splitlines() if line.startswith("The ")]
+    assert told and all(".backward overflow is not judged: " in line for line in told), ended
 
 
 @pytest.mark.parametrize("key", ["001-1", "001-9"])

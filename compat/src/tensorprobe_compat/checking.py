@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tensorprobe.cli import main as tensorprobe
 from tensorprobe.ending import Manner, ended
-from tensorprobe.errors import ConfigError
+from tensorprobe.standard_streams import complain
+from tensorprobe_compat import other_words, precheck_words
 
 __all__ = ["run_overflow_check", "run_ut"]
 
@@ -30,8 +30,6 @@ Everything is done by `tensorprobe overflow`, which can do more: see tensorprobe
 Exit code 0: no overflow is abnormal. 1: one is. 2: something could not be read or used.
 """
 
-_Translate = Callable[[argparse.Namespace], list[str]]
-
 
 def run_ut(argv: Sequence[str] | None = None, *, error_data_path: str) -> int:
     """Check each recorded call by tensorprobe and return the exit code.
@@ -41,38 +39,15 @@ def run_ut(argv: Sequence[str] | None = None, *, error_data_path: str) -> int:
         error_data_path: where failing calls are kept, if that is asked for.
     """
     parser = _parser("run_ut.py", "Check each recorded call by itself.", _RUN_UT_EXAMPLES)
-    add = parser.add_argument
-    add("-o", "--out_path", default="./", help="where the result files go (./)")
-    add("-save_error_data", action="store_true", help=f"keep failing calls in {error_data_path}")
-    add("-j", "--jit_compile", action="store_true", help="turn the NPU's compiler on")
-    add("-d", "--device", nargs="+", type=int, default=[], help="numbers of the devices")
-    add("-csv_path", "--result_csv_path", help="go on where the run of this result file stopped")
-    add("-f", "--filter_api", action="store_true", help="check calls of one kind once")
-
-    def translate(arguments: argparse.Namespace) -> list[str]:
-        words = ["precheck", f"--output={arguments.out_path}"]
-        words += [f"--save-errors={error_data_path}"] if arguments.save_error_data else []
-        words += ["--jit-compile"] if arguments.jit_compile else []
-        words += [f"--device={number}" for number in arguments.device]
-        if arguments.result_csv_path is not None:
-            words.append(f"--resume={arguments.result_csv_path}")
-        return words + (["--dedupe"] if arguments.filter_api else [])
-
-    return _run(parser, argv, translate)
+    precheck_words.add_flags(parser, error_data=error_data_path)
+    return _run(parser, argv)
 
 
 def run_overflow_check(argv: Sequence[str] | None = None) -> int:
     """Judge each recorded overflow by tensorprobe and return the exit code."""
     parser = _parser("run_overflow_check.py", "Judge recorded overflows.", _OVERFLOW_EXAMPLES)
-    add = parser.add_argument
-    add("-j", "--jit_compile", nargs="?", help="has no effect: calls are repeated on the CPU")
-    add("-d", "--device", type=int, help="repeat each call on this device as well")
-
-    def translate(arguments: argparse.Namespace) -> list[str]:
-        device = [] if arguments.device is None else [f"--device={arguments.device}"]
-        return ["overflow", *device]
-
-    return _run(parser, argv, translate)
+    other_words.add_overflow_flags(parser)
+    return _run(parser, argv)
 
 
 def _parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -84,50 +59,34 @@ def _parser(name: str, description: str, examples: str) -> argparse.ArgumentPars
         # `-forward` and `-f` are two.
         allow_abbrev=False,
     )
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "-forward",
         "--forward_input_file",
+        dest="dump",
         required=True,
         metavar="FILE",
         help="a forward_info_{pid}.json; stack_info_{pid}.json is found beside it",
     )
-    add(
-        "-backward",
-        "--backward_input_file",
-        metavar="FILE",
-        help="the backward_info_{pid}.json beside it, which is found without this, too",
-    )
     return parser
 
 
-def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None, translate: _Translate) -> int:
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    parser.add_argument(
+        "-backward",
+        "--backward_input_file",
+        dest="backward",
+        metavar="FILE",
+        help="its backward_info_{pid}.json, which is found beside it without this, too",
+    )
     words: list[str] = []
 
     def arrange(_: Manner) -> int:
         arguments = parser.parse_args(argv)
-        _require_pair(arguments.forward_input_file, arguments.backward_input_file)
-        words.extend([*translate(arguments), "--", arguments.forward_input_file])
+        notices: list[str] = []
+        words.extend(arguments.translate(arguments, notices))
+        for notice in notices:
+            complain(notice)
         return 0
 
     # Its own arguments first: what is wrong with them is told as what is wrong with ours.
     return ended(arrange) or tensorprobe(words)
-
-
-def _require_pair(forward: str, backward: str | None) -> None:
-    """Refuse a backward file that is not the one which is found beside the forward file.
-
-    Raises:
-        ConfigError: it is another one, or is not there.
-    """
-    if backward is None:
-        return
-    folder, name = os.path.split(forward)
-    wanted = os.path.join(folder, name.replace("forward_info", "backward_info", 1))
-    if os.path.realpath(backward) != os.path.realpath(wanted):
-        raise ConfigError(
-            f"-backward names {backward}, but {wanted} belongs to {forward}; put both files of one "
-            "process into one folder, under the names that they were written with"
-        )
-    if os.path.exists(forward) and not os.path.exists(backward):
-        raise ConfigError(f"{backward} does not exist; check the path, or leave -backward out")

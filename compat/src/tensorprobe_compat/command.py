@@ -178,13 +178,14 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     merge = add("merge_result", "merge the ranks' results of compare", other_words.MERGE_EXAMPLES)
     other_words.add_merge_flags(merge)
     for name, several in (("run_ut", "multi_run_ut"), ("acc_check", "multi_acc_check")):
-        precheck_words.add_flags(
-            add(name, "check each recorded call by itself", precheck_words.EXAMPLES)
-        )
+        alone = add(name, "check each recorded call by itself", precheck_words.EXAMPLES)
         with_processes = add(several, "the same by several processes", precheck_words.EXAMPLES)
-        precheck_words.add_flags(with_processes)
+        for precheck in (alone, with_processes):
+            precheck_words.add_flags(precheck)
+            precheck_words.add_dump_flags(precheck)
         precheck_words.add_number_of_processes(with_processes)
     overflow = add("run_overflow_check", "judge recorded overflows", other_words.OVERFLOW_EXAMPLES)
+    other_words.add_overflow_dump_flag(overflow)
     other_words.add_overflow_flags(overflow)
     for name in ("overflow_check", "nan_analyze"):
         other_words.add_step_flags(

@@ -15,12 +15,6 @@ def parse(pkl_file: str | os.PathLike[str], module_name_prefix: str) -> None:
         module_name_prefix: `Torch_norm_1_forward`; a part of it will do.
     """
     from tensorprobe.cli import main
-    from tensorprobe.errors import NameFormatError
-    from tensorprobe.names import parse_ptdbg_call
+    from tensorprobe.names import ptdbg_pattern
 
-    try:
-        pattern = str(parse_ptdbg_call(module_name_prefix))
-    except NameFormatError:
-        # Where theirs has an underscore, a name of ours may have a dot.
-        pattern = f"{module_name_prefix.replace('_', '?')}*"
-    main(["show", os.fspath(pkl_file), pattern])
+    main(["show", "--", os.fspath(pkl_file), ptdbg_pattern(module_name_prefix)])

@@ -1,6 +1,6 @@
 """The small commands of `msprobe`, as words of tensorprobe.
 
-run_overflow_check                    ─► tensorprobe overflow, of one dump.json
+run_overflow_check, also the script   ─► tensorprobe overflow, of one dump.json
 overflow_check (26.2.0), nan_analyze  ─► tensorprobe overflow, of all ranks of a step
 merge_result                          ─► tensorprobe merge
 """
@@ -14,6 +14,7 @@ __all__ = [
     "OVERFLOW_EXAMPLES",
     "STEP_EXAMPLES",
     "add_merge_flags",
+    "add_overflow_dump_flag",
     "add_overflow_flags",
     "add_step_flags",
 ]
@@ -44,21 +45,32 @@ The config.yaml names the calls, and the columns if not all are wanted:
   - Max diff
 """
 
+_NO_JIT = "has no effect: calls are repeated on the CPU"
+
+
+def add_overflow_dump_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of `msprobe run_overflow_check` that names the dump."""
+    parser.add_argument(
+        "-api_info", "--api_info_file", dest="dump", required=True, help="a dump.json"
+    )
+
 
 def add_overflow_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `run_overflow_check`."""
+    """Add the flags of `run_overflow_check`, the command and the script."""
     add = parser.add_argument
-    add("-api_info", "--api_info_file", required=True, help="a dump.json")
-    add("-j", "--jit_compile", help="has no effect: calls are repeated on the CPU")
+    # With a value in one state of the tool, without one in another.
+    add("-j", "--jit_compile", nargs="?", const=True, help=_NO_JIT)
     add("-d", "--device", type=int, help="repeat each call on this device as well")
-    parser.set_defaults(translate=_overflow)
+    parser.set_defaults(translate=_overflow, backward=None)
 
 
 def _overflow(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
     if arguments.jit_compile is not None:
-        notices.append("-j has no effect: calls are repeated on the CPU")
+        notices.append(f"-j {_NO_JIT}")
+    if arguments.backward is not None:
+        notices.append("-backward has no effect: overflows of the way back are not judged")
     device = [] if arguments.device is None else [f"--device={arguments.device}"]
-    return ["overflow", *device, "--", arguments.api_info_file]
+    return ["overflow", *device, "--", arguments.dump]
 
 
 def add_step_flags(parser: argparse.ArgumentParser) -> None:

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tensorprobe.cli import main as tensorprobe
+from tensorprobe.ctrl_c import INTERRUPTED
+from tensorprobe.names import ptdbg_pattern
 from tensorprobe.standard_streams import complain
 
 __all__ = ["ParseShell", "run_shell"]
 
 _CONVERTED = "{}: files of kernels are converted by the msaccucmp.py that comes with CANN"
-_INTERRUPTED = 130
 
 
 class _LineError(Exception):
@@ -77,12 +78,7 @@ class ParseShell(cmd.Cmd):
         flags = _Line("pk")
         flags.add_argument("-f", "--file", required=True, help="a .pkl or dump.json file")
         flags.add_argument("-n", "--name", required=True, help="the beginning of a name")
-        # What the older files join by _ is joined by dots here.
-        self._run(
-            flags,
-            line,
-            lambda found: ["show", "--", found.file, f"{found.name.replace('_', '?')}*"],
-        )
+        self._run(flags, line, lambda found: ["show", "--", found.file, ptdbg_pattern(found.name)])
 
     def do_vc(self, line: str) -> None:
         """Compare two dumps."""
@@ -150,5 +146,5 @@ def run_shell() -> int:
         shell.cmdloop()
     except KeyboardInterrupt:
         complain("interrupted")
-        return _INTERRUPTED
+        return INTERRUPTED
     return shell.code

@@ -1,6 +1,7 @@
 """`msprobe run_ut` and its like, as words of `tensorprobe precheck`.
 
-run_ut, multi_run_ut (8.2.1), acc_check, multi_acc_check (26.2.0) ─► tensorprobe precheck …
+run_ut, multi_run_ut (8.2.1), acc_check, multi_acc_check (26.2.0) ─┐
+run_ut.py of api_accuracy_checker: -forward for -api_info ─────────┴─► tensorprobe precheck …
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 from tensorprobe.errors import ConfigError
 
-__all__ = ["EXAMPLES", "add_flags", "add_number_of_processes"]
+__all__ = ["EXAMPLES", "add_dump_flags", "add_flags", "add_number_of_processes", "translate"]
 
 EXAMPLES = """\
 examples:
@@ -26,20 +27,32 @@ Exit code 0: no call failed. 1: some did. 2: something could not be read or used
 _ERROR_DATA = "./ut_error_data"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all four commands."""
+def add_dump_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that the commands of msprobe alone have."""
     add = parser.add_argument
-    add("-api_info", "--api_info_file", required=True, help="a dump.json")
+    add("-api_info", "--api_info_file", dest="dump", required=True, help="a dump.json")
+    config = "a config.json with white_list and black_list"
+    add("-config", "--config_path", default="", help=config)
+
+
+def add_flags(parser: argparse.ArgumentParser, *, error_data: str = _ERROR_DATA) -> None:
+    """Add the flags of all commands.
+
+    Args:
+        parser: of the command.
+        error_data: where failing calls are kept, if that is asked for.
+    """
+    add = parser.add_argument
     add("-o", "--out_path", default="", help="where the result files go (.)")
-    add("-save_error_data", action="store_true", help=f"keep failing calls in {_ERROR_DATA}")
+    add("-save_error_data", action="store_true", help=f"keep failing calls in {error_data}")
     add("-j", "--jit_compile", action="store_true", help="turn the NPU's compiler on")
     add("-d", "--device", nargs="+", type=_device, default=[], help="numbers of the devices")
     resume = "go on where the run of this result file stopped"
     add("-csv_path", "--result_csv_path", default="", help=resume)
     add("-f", "--filter_api", action="store_true", help="check calls of one kind once")
-    config = "a config.json with white_list and black_list"
-    add("-config", "--config_path", default="", help=config)
-    parser.set_defaults(translate=_translate, num_splits=1)
+    parser.set_defaults(
+        translate=translate, num_splits=1, error_data=error_data, config_path="", backward=None
+    )
 
 
 def add_number_of_processes(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +62,15 @@ def add_number_of_processes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _translate(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
+def translate(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
+    """Return the words of tensorprobe; what of the arguments has no effect is added to notices."""
     words = ["precheck", f"--jobs={arguments.num_splits}"]
     is_resumed = bool(arguments.result_csv_path)
     if arguments.out_path and is_resumed:
         notices.append("-o has no effect with -csv_path: the run goes on in the files that it has")
     elif arguments.out_path:
         words.append(f"--output={arguments.out_path}")
-    error_data = _ERROR_DATA
+    error_data = arguments.error_data
     if arguments.config_path:
         from tensorprobe import load_config
 
@@ -76,13 +90,15 @@ def _translate(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
         words.append(f"--resume={arguments.result_csv_path}")
     if arguments.filter_api:
         words.append("--dedupe")
-    return [*words, "--", arguments.api_info_file]
+    if arguments.backward is not None:
+        words.append(f"--backward={arguments.backward}")
+    return [*words, "--", arguments.dump]
 
 
 def _different(devices: Sequence[int]) -> Sequence[int]:
     if len(set(devices)) < len(devices):
         shown = " ".join(map(str, devices))
-        raise ConfigError(f"msprobe: -d {shown} names a device twice; name each once")
+        raise ConfigError(f"-d {shown} names a device twice; name each once")
     return devices
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import ConfigError
+from tensorprobe.older_tools import is_as_shipped
 from tensorprobe.textfile import read_yaml, show_path
 
 __all__ = ["OWN_LIST", "ApiList", "edited_list"]
@@ -50,8 +51,10 @@ def edited_list(folder: Path) -> Path | None:
     """
     path = folder / "support_wrap_ops.yaml"
     # In a package that somebody has packed anew it may be missing.
-    is_own = not path.exists() or path.read_bytes() == OWN_LIST.read_bytes()
-    return None if is_own else path
+    if not path.exists() or path.read_bytes() == OWN_LIST.read_bytes():
+        return None
+    # One of another age than ours is no edit, and would leave out what it does not know.
+    return None if is_as_shipped(path) else path
 
 
 class ApiList:
@@ -78,6 +81,11 @@ class ApiList:
         self.added = tuple(
             f"{home}.{name}" for section, home in _HOMES.items() for name in sections[section]
         )
+
+    @property
+    def left_out(self) -> int:
+        """How many functions of our own list are not to be captured."""
+        return sum(map(self.leaves_out, self._own))
 
     def names(self, full_name: str) -> bool:
         """Whether a function is listed, `Tensor.__getitem__`."""

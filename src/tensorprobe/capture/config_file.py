@@ -32,18 +32,22 @@ class ConfigFile:
             # The script may go to another folder while it runs.
             self._path = os.path.abspath(path)
 
-    def read_if_changed(self) -> Config | None:
+    def read_if_changed(self, *, force: bool = False) -> Config | None:
         """Return what the file says now; None if nobody has changed it, or it is gone.
+
+        Args:
+            force: read it even if it looks as it did: a clock may be too coarse to tell.
 
         Raises:
             ConfigError: the file cannot be used. It is read again whenever this is asked.
         """
         seen = self._look()
-        if seen is None or seen == self._seen:
+        is_same = seen == self._seen
+        if seen is None or (is_same and not force):
             return None
-        self.config = load_config(self._path, **self._given)
+        before, self.config = self.config, load_config(self._path, **self._given)
         self._seen = seen
-        return self.config
+        return None if is_same and self.config == before else self.config
 
     def _look(self) -> tuple[int, int, int] | None:
         if self._path is None:

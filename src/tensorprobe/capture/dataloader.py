@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-__all__ = ["NO_CALLS", "DataLoaderWatcher"]
+__all__ = ["NO_BATCHES", "NO_CALLS", "DataLoaderWatcher"]
 
 NO_CALLS = (
     "no call came between its batch and the request for the next one, as when batches are fetched "
@@ -19,6 +19,12 @@ NO_CALLS = (
     "start(), stop() and step() in the loop"
 )
 """What is told of a step in which nothing was recorded."""
+
+NO_BATCHES = (
+    "nothing was captured in this process: enable_dataloader waits for a DataLoader of torch, and "
+    "none gave a batch; without one, start and stop the capture by hand"
+)
+"""What is told of a run without a step."""
 
 _Iterator: Any = dataloader._BaseDataLoaderIter
 

@@ -29,11 +29,11 @@ from tensorprobe.capture.apis import Api, ApiTable, as_in_dump
 from tensorprobe.capture.config_file import ConfigFile
 from tensorprobe.capture.current import OnClassToo, current_debugger, make_current
 from tensorprobe.capture.custom_apis import CustomApis
-from tensorprobe.capture.dataloader import DataLoaderWatcher
+from tensorprobe.capture.dataloader import NO_BATCHES, DataLoaderWatcher
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.mode_places import end_removals, is_in_backward_pass
 from tensorprobe.capture.named_models import named_models
-from tensorprobe.capture.notices import Notices
+from tensorprobe.capture.notices import Notices, steps_left_notice
 from tensorprobe.capture.overflows import OverflowCount
 from tensorprobe.capture.process import current_rank
 from tensorprobe.capture.service import Service, Settings
@@ -144,9 +144,16 @@ class PrecisionDebugger:
             _LOG.warning("%s", notice)
         path = self.default_api_list() if config.api_list is None else config.api_list
         listed = None if path is None else ApiList(path, as_in_dump)
+        self._list_notice = ""
+        if listed is not None and config.api_list is None:
+            self._list_notice = (
+                f"{path} was edited, and counts: of the functions that tensorprobe knows "
+                f"{listed.left_out} are left out"
+            )
         self._apis = ApiTable(add=config.add_apis, skip=config.skip_apis, listed=listed)
         self._custom = CustomApis(self._apis, self._watch_custom)
-        self._step = self.started_step = 0
+        self._step = self.started_step = self._first_step = 0
+        self._has_started = False
         self._session: Session | None = None
         # What it was made for; a change of that is one of the next dump.
         self._session_config = self._config
@@ -175,7 +182,7 @@ class PrecisionDebugger:
         if (before := current_debugger()) is not None and before is not self:
             before.close()
         make_current(self)
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
         self._custom.add(config.add_apis)
         if listed is not None:
             self._custom.add_listed(listed.added)
@@ -241,7 +248,8 @@ class PrecisionDebugger:
         elif self._is_in_own_thread("stop"):
             self._stop()
         self._catch_up()
-        self._maybe_reload_config()
+        if self._is_watched:
+            self._maybe_reload_config()
 
     @OnClassToo
     def step(self) -> None:
@@ -259,7 +267,8 @@ class PrecisionDebugger:
         self._catch_up()
         if self._is_in_own_thread("step"):
             self._next_step()
-            self._maybe_reload_config()
+            if self._is_watched:
+                self._maybe_reload_config()
 
     @OnClassToo
     def reset_status(self) -> None:
@@ -350,7 +359,7 @@ class PrecisionDebugger:
             )
             return
         self._finish_session()
-        self._step = self.started_step = step
+        self._step = self.started_step = self._first_step = step
 
     @OnClassToo
     def register_custom_api(self, module: Any, name: str, prefix: str | None = None) -> None:
@@ -434,13 +443,15 @@ class PrecisionDebugger:
         end_removals()
         if self.is_closed:
             return
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         if self._tokens is not None:
             self._tokens.close()
         self._is_started, self._tokens = False, None
-        self._finish_session(keeps_empty=not self._keeps_going)
+        is_kept = self._finish_session(keeps_empty=not self._keeps_going)
         self._finisher.wait()
         self._release_memory()
+        if steps_left := self._steps_left(is_kept):
+            self._tell(steps_left)
         self._run.folders.release()
         if self._overflows is not None:
             self._overflows.tell_if_none(_LOG.warning)
@@ -448,6 +459,34 @@ class PrecisionDebugger:
         self._custom.close()
         if self._loader is not None:
             self._loader.close()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step has come, wanted or not."""
+        return self._has_started or self._step > self._first_step
+
+    def _close_at_exit(self) -> None:
+        if self._loader is not None and not self.has_begun and not self.is_closed:
+            self._tell(NO_BATCHES)
+        self.close()
+
+    def _steps_left(self, is_kept: bool) -> str:
+        """Return what to tell, as the capture ends, of wanted steps that have not come.
+
+        Args:
+            is_kept: whether the last step has a dump.
+        """
+        config, rank = self._config, self._own_rank()
+        # One rank's word is enough, and what nobody has begun has no steps.
+        is_told_here = config.wants_rank(rank) if config.rank else not rank
+        if not is_told_here or not self.has_begun or self._is_abandoned:
+            return ""
+        # Behind the last step() one may have begun for nothing.
+        is_last_begun = is_kept if self._keeps_going else self.started_step == self._step
+        is_last_begun &= self._has_started
+        left = [step for step in config.step if step >= self._step + is_last_begun]
+        last = self._step if is_last_begun else self._step - 1
+        return steps_left_notice(left, last, self.captured_steps) if left else ""
 
     # --- how a step goes ---------------------------------------------------------------------
 
@@ -489,7 +528,9 @@ class PrecisionDebugger:
         if self._config.dump_enable is False:
             place = self._config.place_of("dump_enable")
             self._tell(f"{place} is false: nothing is captured until it is true")
-        self._is_started = True
+        if self._list_notice:
+            self._tell(self._list_notice)
+        self._is_started = self._has_started = True
         self.started_step = self._step
         if self._config.level == "debug":
             return
@@ -601,28 +642,37 @@ class PrecisionDebugger:
 
     # --- a configuration that changes ---------------------------------------------------------
 
+    @property
+    def _is_watched(self) -> bool:
+        """Whether the file says whether to capture, and so is looked at by every call.
+
+        Any other is looked at by `start` alone: it may come to say so.
+        """
+        return self._config.dump_enable is not None
+
     def _maybe_reload_config(self, force: bool = False) -> bool:
-        """Read the configuration file again if it has changed; returns whether it was read.
+        """Read the configuration file again if it has changed; returns whether it has.
 
         vllm-ascend calls it by this name, after it has written `dump_enable` into the file.
 
         Args:
-            force: has no effect; the file is looked at whenever this is called.
+            force: read the file even if it looks as it did.
         """
         file = self._file
-        # Only a file that says whether to capture is one that somebody changes during the run.
-        is_watched = file is not None and self._config.dump_enable is not None
-        if file is None or not is_watched or self.is_closed or self.is_open_elsewhere:
+        if file is None or self.is_closed or self.is_open_elsewhere:
             return False
         try:
-            config = file.read_if_changed()
-            if config is None:
+            config = file.read_if_changed(force=force)
+            # Only a file that says whether to capture is one that somebody changes during the run.
+            if config is None or not (self._is_watched or config.dump_enable is not None):
                 return False
             if config.dump_enable is None:
                 config = replace(config, dump_enable=self._config.dump_enable)
             self._go_on_with(config)
             self.given_config = self._config
         except ConfigError as err:
+            if not self._is_watched:
+                return False
             self._tell(f"{err}; nothing is captured until the file can be used again")
             self._go_on_with(replace(self._config, dump_enable=False))
             return False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprobe.config import Config
+from tensorprobe.store.runs import named_steps
 
-__all__ = ["Notices", "no_dump_notice", "no_listed_call_notice"]
+__all__ = ["Notices", "no_dump_notice", "no_listed_call_notice", "steps_left_notice"]
 
 _LOG = logging.getLogger("tensorprobe")
 # What goes wrong in each of many thousand steps is known after so many.
@@ -31,6 +33,24 @@ def no_listed_call_notice(config: Config) -> str:
     return (
         f"a step has no call that list names, {', '.join(config.list)}: nothing of it is recorded; "
         "construct.json has the names of all calls at the levels L0 and mix"
+    )
+
+
+def steps_left_notice(left: Sequence[int], last: int, captured: int) -> str:
+    """Return what to tell when a run has ended before steps that were wanted.
+
+    >>> steps_left_notice([7], 2, 0)
+    'step 7 was wanted and never came: the last one was step 2; nothing was captured'
+
+    Args:
+        left: the steps that have not come.
+        last: the last one that has.
+        captured: how many were captured.
+    """
+    were = "was" if len(left) == 1 else "were"
+    nothing = "" if captured else "; nothing was captured"
+    return (
+        f"{named_steps(left)} {were} wanted and never came: the last one was step {last}{nothing}"
     )
 
 

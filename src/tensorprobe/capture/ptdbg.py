@@ -17,22 +17,18 @@ import torch
 
 from tensorprobe.capture.named_models import Models
 from tensorprobe.capture.older_tools import OlderDebugger
-from tensorprobe.capture.ptdbg_options import Names, PtdbgHook, PtdbgOptions, is_on
+from tensorprobe.capture.ptdbg_files import TagFolder
+from tensorprobe.capture.ptdbg_options import Level, Names, PtdbgHook, PtdbgOptions, is_on
 from tensorprobe.errors import ConfigError
-from tensorprobe.names import ApiCall, ModuleCall, parse_call, ptdbg_name
-from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 from tensorprobe.standard_streams import announce
-from tensorprobe.store.checker_writer import write_checker_files
 from tensorprobe.store.dump import RankDump
-from tensorprobe.store.ptdbg_writer import PtdbgForm, write_ptdbg
-from tensorprobe.store.run_folders import RunFolders
 
 __all__ = ["PtdbgDebugger", "PtdbgSwitch"]
 
 _TAG = "ptdbg_dump"
 _FOLDER = "ASCEND_WORK_PATH"
-# What this process writes into, by the folder of the tag.
-_folders: dict[Path, RunFolders] = {}
+# What register_hook's dump_mode records.
+_LEVELS: dict[str, Level] = {"api": "L1", "model": "L0", "acl": "L2"}
 
 
 class PtdbgDebugger(OlderDebugger):
@@ -102,8 +98,6 @@ class PtdbgDebugger(OlderDebugger):
         self._options, self._folder, self._where = options, folder, where
         self._model = model
         self._folder_rank, self._has_steps = folder_rank, has_steps
-        self._overflow_files = 0
-        self._is_described = False
         # Where the run was started, as the overflows' description goes there.
         self._started_in = Path(os.getcwd())
         # Kernels had no such files.
@@ -169,11 +163,19 @@ class PtdbgDebugger(OlderDebugger):
             **self._where,
         )
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the tag, which everything goes below."""
+        return self._folder
+
     def _announce_start(self) -> None:
         announce(f"Dump switch is turned on. Dump data will be saved to {self._folder}.")
-        if self._folder not in _folders and not self._stays_ours:
+        if TagFolder.known(self._folder) is None and not self._stays_ours:
             announce(self._place_meanwhile("every command of tensorprobe"))
-            _folders[self._folder] = RunFolders()
+            tag = TagFolder.at(self._folder)
+            if self._has_steps:
+                rank = _rank_of(self._own_rank(), self._folder_rank, self._models)
+                tag.tell_of_earlier_steps(self.started_step, rank, self._tell)
 
     def _stop(self) -> None:
         was_on = self._opened_by is not None
@@ -185,52 +187,12 @@ class PtdbgDebugger(OlderDebugger):
         return f"ptdbg: exit after iteration {list(self._config.step)}"
 
     def _write(self, part: RankDump) -> Path | None:
-        rank = _rank_of(part.info, self._folder_rank, self._models)
+        rank = _rank_of(part.info.rank, self._folder_rank, self._models)
         step = self._folder / f"step{part.info.step}" if self._has_steps else self._folder
-        claim = _folders.setdefault(self._folder, RunFolders()).claim(step / f"rank{rank}")
-        try:
-            if self._options.hook is PtdbgHook.overflow_check:
-                self._write_overflows(part, claim.folder)
-            else:
-                write_ptdbg(part, claim.folder, self._options.form)
-        finally:
-            claim.release()
-        return claim.folder
-
-    def _write_overflows(self, part: RankDump, folder: Path) -> None:
-        """Write the calls that overflowed, each into files of its own, and what describes them."""
-        names: list[str] = []
-        for name in part.names:
-            call, parsed = part.try_call(name), parse_call(name)
-            # A forward call whose results have no data is there for its backward call alone.
-            if call is None or not _has_results(call):
-                continue
-            if not isinstance(parsed, ApiCall | ModuleCall):
-                continue
-            names.append(name)
-            number = self._overflow_files + 1
-            form = PtdbgForm(f"{ptdbg_name(parsed)}_{number}", floats_alone=False)
-            pkl = write_ptdbg(part, folder, form, names=[name])
-            if pkl is None:
-                # Nothing of it has a place there, as of the model as a whole.
-                continue
-            self._overflow_files = number
-            announce(f"[overflow {number} times]: dump file is saved in '{pkl}'.")
-        # Calls are counted anew in each step: a later one must not replace what is there.
-        described = self._started_in
-        if self._is_described:
-            described /= f"step{part.info.step}"
-            described.mkdir(exist_ok=True)
-        self._is_described = True
-        write_checker_files(part, described, process=os.getpid(), names=names)
-
-
-def _has_results(call: CallRecord) -> bool:
-    return any(
-        isinstance(leaf.value, TensorValue) and leaf.value.data_name is not None
-        for leaf in call.leaves()
-        if leaf.section == "output"
-    )
+        tag, folder = TagFolder.at(self._folder), step / f"rank{rank}"
+        if self._options.hook is PtdbgHook.overflow_check:
+            return tag.write_overflows(part, folder, self._started_in)
+        return tag.write_dump(part, folder, self._options.form)
 
 
 def _tag_folder(path: str | os.PathLike[str] | None, tag: str, version: str) -> Path:
@@ -248,12 +210,12 @@ def _tag_folder(path: str | os.PathLike[str] | None, tag: str, version: str) -> 
     return Path(os.path.abspath(path or ".")) / f"{tag}_v{version}"
 
 
-def _rank_of(info: DumpInfo, given: int | None, models: Models) -> int:
+def _rank_of(rank: int | None, given: int | None, models: Models) -> int:
     """Return the number of a process's folder: its rank or, as the tool took it, its device."""
     if given is not None:
         return given
-    if info.rank is not None:
-        return info.rank
+    if rank is not None:
+        return rank
     for _, model in models:
         for parameter in model.parameters():
             return parameter.device.index or 0
@@ -279,7 +241,7 @@ class PtdbgSwitch:
         self._model: Any = None
         self._rank: int | None = None
         self._overflow_nums = 1
-        self._by_modules = False
+        self._level: Level = "L1"
         self._debugger: PtdbgDebugger | None = None
 
     def set_dump_path(
@@ -294,8 +256,14 @@ class PtdbgSwitch:
         Raises:
             ConfigError: a folder cannot have such a name.
         """
-        _tag_folder(fpath, dump_tag, self._class.version)
+        folder = _tag_folder(fpath, dump_tag, self._class.version)
         self._path, self._tag = fpath, dump_tag
+        debugger = self._debugger
+        if debugger is not None and not debugger.is_closed and debugger.folder != folder:
+            announce(
+                f"set_dump_path() came while the switch is on: what is recorded now still goes to "
+                f"{debugger.folder}; the next capture goes to {folder}. Turn the switch OFF first."
+            )
 
     def register_hook(
         self,
@@ -313,7 +281,7 @@ class PtdbgSwitch:
             model: any of the models: all are recorded.
             hook: `acc_cmp_dump` or `overflow_check`.
             overflow_nums: end the search with this overflow; -1 for never.
-            dump_mode: `api`; `model` records modules; `acl` goes with that mode of the switch.
+            dump_mode: `api`; `model` records modules, `acl` the operators below API calls.
             dump_config: of no use here: operators are seen without the driver.
             rank: the number of this process's folder; by default it is found.
 
@@ -329,7 +297,7 @@ class PtdbgSwitch:
             )
         if not isinstance(hook, PtdbgHook):
             raise ConfigError(f"the hook is {hook!r}, wanted acc_cmp_dump or overflow_check")
-        if dump_mode not in ("api", "acl", "model"):
+        if dump_mode not in _LEVELS:
             raise ConfigError(f"dump_mode is {dump_mode!r}, wanted 'api', 'acl' or 'model'")
         if rank is not None and (type(rank) is not int or rank < 0):
             raise ConfigError(f"rank is {rank!r}, wanted a number from 0 on")
@@ -339,8 +307,13 @@ class PtdbgSwitch:
                 "dump goes into the current folder"
             )
         self._model, self._hook, self._rank = model, hook, rank
-        self._overflow_nums, self._by_modules = overflow_nums, dump_mode == "model"
+        self._overflow_nums, self._level = overflow_nums, _LEVELS[dump_mode]
         if hook is PtdbgHook.overflow_check:
+            if dump_mode != "api":
+                announce(
+                    f"dump_mode {dump_mode!r} has no effect with overflow_check: API calls are "
+                    "what is searched"
+                )
             self.set_overflow_check_switch("ON")
 
     def set_dump_switch(
@@ -377,7 +350,7 @@ class PtdbgSwitch:
             data_mode=dump_mode,
             summary_only=summary_only,
             summary_mode=summary_mode,
-            level="L0" if self._by_modules else "L1",
+            level=self._level,
         )
         self._turn(switch, options)
 

@@ -18,13 +18,14 @@ from tensorprobe.errors import ConfigError, NameFormatError
 from tensorprobe.names import API_TYPES, ModuleCall, parse_ptdbg_call
 from tensorprobe.store.ptdbg_writer import PtdbgForm
 
-__all__ = ["PtdbgHook", "PtdbgOptions", "is_on"]
+__all__ = ["Level", "Names", "PtdbgHook", "PtdbgOptions", "is_on"]
 
 _MODES = ("all", "list", "range", "stack", "acl", "api_list", "api_stack")
 _SUMMARIES = ("all", "summary", "md5")
 _WITH_STACKS = ("list", "range", "stack", "api_stack")
 
 Names = Sequence[str] | str | None
+Level = Literal["L0", "L1", "L2"]
 
 
 class PtdbgHook(Enum):
@@ -47,7 +48,7 @@ class PtdbgOptions:
         data_mode: which directions and sides.
         summary: `all` for the data and statistics, `summary` for statistics, `md5` for checksums.
         overflow_nums: end the search with this overflow; -1 for never.
-        level: `L1` for API calls, `L0` for modules.
+        level: `L1` for API calls, `L0` for modules, `L2` for the operators below API calls.
     """
 
     hook: PtdbgHook = PtdbgHook.acc_cmp_dump
@@ -58,7 +59,7 @@ class PtdbgOptions:
     data_mode: Names = "all"
     summary: str = "all"
     overflow_nums: int = 1
-    level: Literal["L0", "L1"] = "L1"
+    level: Level = "L1"
 
     @classmethod
     def checked(
@@ -73,7 +74,7 @@ class PtdbgOptions:
         summary_only: bool = False,
         summary_mode: str | None = None,
         overflow_nums: int = 1,
-        level: Literal["L0", "L1"] = "L1",
+        level: Level = "L1",
     ) -> PtdbgOptions:
         """Check what a user has written.
 
@@ -101,7 +102,7 @@ class PtdbgOptions:
     @property
     def is_kernels(self) -> bool:
         """Whether the operators below API calls are asked for, which ptdbg left to the driver."""
-        return self.mode == "acl"
+        return self.mode == "acl" or self.level == "L2"
 
     @property
     def form(self) -> PtdbgForm:
@@ -150,7 +151,7 @@ class PtdbgOptions:
         if self.mode == "api_list":
             _require_names("api_list", self.api_list, self.mode)
             return [f"name-regex((?i).*{_spelled(api)})" for api in self.api_list], []
-        if self.mode == "list" or self.is_kernels:
+        if self.mode in ("list", "acl"):
             _require_names("scope", self.scope, self.mode)
             return [_beginning_with(name, self.is_kernels) for name in self.scope], []
         if self.mode == "range" or (self.mode == "stack" and len(self.scope) > 1):
@@ -161,7 +162,7 @@ class PtdbgOptions:
                 )
             return [], [_whole(name) for name in self.scope]
         if self.mode == "stack":
-            return [_beginning_with(name, False) for name in self.scope], []
+            return [_beginning_with(name, self.is_kernels) for name in self.scope], []
         return [], []
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tensorprobe.errors import ConfigError
+from tensorprobe.errors import ConfigError, DumpError
 from tensorprobe.store import Dump, RankDump
-from tensorprobe.store.locate import place_of
+from tensorprobe.store.locate import data_folders_of, place_of
 from tensorprobe.textfile import read_json, read_yaml, show_path
 
 __all__ = [
@@ -193,15 +193,28 @@ def _inputs_of(raw: Mapping[str, Any], *, where: str, beside: Path) -> Inputs:
 def _check_data_folder(
     raw: Mapping[str, Any], key: str, dump: Path, where: str, beside: Path
 ) -> None:
-    """Refuse data that lie elsewhere than beside their dump: they would not be read."""
-    folder = _given(raw, key, where, beside) if raw.get(key) else None
-    if folder is None or not folder.is_dir():
-        return  # a dump of statistics has none
-    if dump.parent.resolve() not in folder.resolve().parents:
+    """Refuse a folder of data that is not the one which is read: its data would not count."""
+    if not raw.get(key):
+        return
+    folder = _given(raw, key, where, beside)
+    try:
+        read = data_folders_of(dump)
+    except (DumpError, OSError):
+        # Whoever opens the dump says what is wrong with it.
+        return
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
         raise ConfigError(
-            f"{where}: {key} is {show_path(folder)}, but tensors are read from beside their dump, "
-            f"below {show_path(dump.parent)}; move the folder there"
+            f"{where}: {key} is {show_path(folder)}, which {what}; leave {key} out to compare "
+            "what the dump itself holds, or put the data there"
         )
+    if os.path.realpath(folder) in map(os.path.realpath, read):
+        return
+    place = show_path(read[0]) if len(read) == 1 else "the folders of its ranks below it"
+    raise ConfigError(
+        f"{where}: {key} is {show_path(folder)}, but the tensors of {show_path(dump)} are read "
+        f"from {place}; move the folder there, or leave {key} out"
+    )
 
 
 def _path(

@@ -53,8 +53,8 @@ PARTLY_IN_HALVES = frozenset(
      "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention")
 )  # fmt: skip
 
-# Losses that the CPU adds up in the dtype of their inputs, however narrow. For inputs that are alike
-# it errs alike.
+# Losses that the CPU adds up in the dtype of their inputs, however narrow. For inputs that are
+# alike it errs alike.
 SUMMED_IN_HALVES = frozenset(
     ("cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
 )  # fmt: skip

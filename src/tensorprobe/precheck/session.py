@@ -135,6 +135,7 @@ def precheck_dump(
     step: int | None = None,
     rank: int | None = None,
     jit_compile: bool | None = None,
+    backward: str | Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> PrecheckReport:
     """Check every recorded call of a dump on its own; see `tensorprobe.precheck`.
@@ -151,7 +152,8 @@ def precheck_dump(
     start = time.monotonic()
     # Workers open it by the same path and know its parts by theirs.
     place = Path(dump).absolute()
-    opened = open_dump(place)
+    beside = None if backward is None else Path(backward).absolute()
+    opened = open_dump(place, backward=beside)
     parts = [
         part
         for part in opened.parts
@@ -161,6 +163,7 @@ def precheck_dump(
     stamp = new_stamp(folder) if resume is None else stamp_of(Path(resume))
     settings: dict[str, Any] = {
         "dump": str(place),
+        "backward": None if beside is None else str(beside),
         "data": data or "auto",
         "seed": seed,
         "save_errors": None if save_errors is None else str(Path(save_errors).absolute()),

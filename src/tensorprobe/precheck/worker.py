@@ -34,7 +34,8 @@ def _check_calls(settings: dict[str, Any]) -> Task:
         accelerator.set_compile_mode(jit_compile=settings["jit_compile"])
     warm_up(device)
     reader = ThreadPool(1)
-    parts = {str(part.path): part for part in open_dump(settings["dump"]).parts}
+    opened = open_dump(settings["dump"], backward=settings["backward"])
+    parts = {str(part.path): part for part in opened.parts}
 
     def errors_of(part: RankDump) -> Path | None:
         """Return where failing calls of a part are kept: each part of several has a folder."""

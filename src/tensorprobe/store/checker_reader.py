@@ -2,7 +2,7 @@
 
 A forward entry has arguments and no results; a backward entry has the gradients of the results
 alone. With real data a tensor's leaf holds the path of its file and nothing else, so dtype and
-shape come from the file.
+shape come from the file. Both files may have any name and place where both are named.
 """
 
 from __future__ import annotations
@@ -41,25 +41,38 @@ def is_checker_file(name: str) -> bool:
     return _FILE.fullmatch(name) is not None
 
 
-def open_checker_files(path: Path, info: DumpInfo) -> RankDump:
+def open_checker_files(path: Path, info: DumpInfo, *, backward: Path | None = None) -> RankDump:
     """Open the three files of one process; any one of them may be given, any may be missing.
 
+    Args:
+        path: one of the three; the forward file, whatever its name, if the backward file is given.
+        info: what is known of the dump.
+        backward: the backward file; by default the one beside.
+
     Raises:
-        DumpError: neither the forward nor the backward file can be read.
+        DumpError: neither the forward nor the backward file can be read, or one that is given is
+            not there.
     """
     match = _FILE.fullmatch(path.name)
-    if match is None:
+    if match is None and backward is None:
         raise DumpError(f"{path} is no file of api_accuracy_checker; give a forward_info_*.json")
-    process, folder = match["process"], path.parent
+    process = None if match is None else match["process"]
     raw: dict[str, tuple[Direction, Any]] = {}
     problems: list[str] = []
     has_data = False
     for direction in _DIRECTIONS:
         file_name = f"{direction}_info_{process}.json"
+        if backward is not None:
+            file_name = path.name if direction == "forward" else backward.name
         try:
-            text = bytes(map_file(inside(folder, file_name)))
-            entries = _parse_object(folder / file_name, text, problems)
+            file = inside(path.parent, file_name)
+            if backward is not None:
+                file = _given(path if direction == "forward" else backward)
+            text = bytes(map_file(file))
+            entries = _parse_object(file, text, problems)
         except DumpError as err:
+            if backward is not None:
+                raise
             problems.append(str(err))
             continue
         has_data |= b'"datapath"' in text
@@ -70,21 +83,42 @@ def open_checker_files(path: Path, info: DumpInfo) -> RankDump:
                 problems.append(f"{file_name}: {err}")
     if not raw and problems:
         raise DumpError("; ".join(problems))
-    data = DataFolder(folder)
+    data = (
+        DataFolder(path.parent) if backward is None else _TwoFolders(path.parent, backward.parent)
+    )
     return RankDump(
         path,
         replace(
             info,
-            process=int(process),
+            process=info.process if process is None else int(process),
             task="tensor" if has_data else "statistics",
             level="L1",
             tool="api_accuracy_checker",
         ),
         _CheckerSource(raw, data),
         data,
-        read_stacks=lambda: _read_stacks(folder, process),
+        read_stacks=lambda: {} if process is None else _read_stacks(path.parent, process),
         problems=problems,
     )
+
+
+def _given(path: Path) -> Path:
+    if not path.is_file():
+        what = "is no file" if path.exists() else "does not exist"
+        raise DumpError(f"{path} {what}; check the path")
+    return path
+
+
+class _TwoFolders(DataFolder):
+    """The data of two files that lie apart, each beside its own."""
+
+    def __init__(self, forward: Path, backward: Path) -> None:
+        super().__init__(forward)
+        self._backward = DataFolder(backward)
+
+    def _inside(self, data_name: str) -> Path:
+        is_backward = data_name.startswith("backward_real_data/")
+        return self._backward._inside(data_name) if is_backward else super()._inside(data_name)
 
 
 def _parse_object(file: Path, text: bytes, problems: list[str]) -> Mapping[str, Any]:

@@ -5,6 +5,8 @@
                   ├► stack_info_{pid}.json      where each of the forward calls was made
                   └► forward_real_data/, backward_real_data/    rank{pid}/{call}.{number}.pt
 
+One set of files may take the calls of several dumps, one after the other (`CheckerKeys`).
+
 The form is that of its state of 2023-11. Real data that are in `.pt` files already get a second
 name and are not copied. Each file appears under its name when it is whole.
 """
@@ -15,6 +17,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,11 +32,47 @@ from tensorprobe.store.leaf_encode import encode_value
 from tensorprobe.store.second_name import give_second_name
 from tensorprobe.store.tensor_bytes import pt_pieces, write_whole_file
 
-__all__ = ["write_checker_files"]
+__all__ = ["CheckerKeys", "write_checker_files"]
+
+
+class CheckerKeys:
+    """The keys of several dumps in one set of files: each begins to count where one has ended.
+
+    >>> keys, call = CheckerKeys(), ApiCall("Torch", "exp", 0, "forward")
+    >>> for _ in range(2):
+    ...     keys.begin()
+    ...     print(keys.key_of(call), keys.key_of(replace(call, direction="backward")))
+    Torch*exp*0 Torch*exp*0
+    Torch*exp*1 Torch*exp*1
+
+    Attributes:
+        is_written: whether the files hold a dump already.
+    """
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[str, str], int] = {}
+        self._first: dict[tuple[str, str], int] = {}
+        self.is_written = False
+
+    def begin(self) -> None:
+        """Go on to the next dump."""
+        self._first = dict(self._next)
+
+    def key_of(self, call: ApiCall) -> str:
+        """Return the key of a call of the dump."""
+        function = call.api_type, call.api_name
+        number = call.number + self._first.get(function, 0)
+        self._next[function] = max(number + 1, self._next.get(function, 0))
+        return checker_key(replace(call, number=number))
 
 
 def write_checker_files(
-    part: RankDump, folder: Path, *, process: int, names: Sequence[str] | None = None
+    part: RankDump,
+    folder: Path,
+    *,
+    process: int,
+    names: Sequence[str] | None = None,
+    keys: CheckerKeys | None = None,
 ) -> Path:
     """Write the API calls of a dump in the layout of api_accuracy_checker.
 
@@ -42,6 +81,7 @@ def write_checker_files(
         folder: where the three files go, and the folders with data; it is there.
         process: the number in the files' names.
         names: the calls; by default all.
+        keys: of files that take several dumps: what earlier ones have put there stays.
 
     Returns:
         The file with the forward calls.
@@ -50,13 +90,15 @@ def write_checker_files(
         OSError: something cannot be written.
         DumpError: the data of a tensor cannot be read.
     """
+    keys = keys or CheckerKeys()
+    keys.begin()
     forward = folder / f"forward_info_{process}.json"
     with ExitStack() as opened:
         # What is opened last gets its name first: who sees the forward calls finds the others.
         files: dict[str, _Members] = {}
         for kind in ("forward", "backward", "stack"):
             path = folder / f"{kind}_info_{process}.json"
-            files[kind] = opened.enter_context(_object(path))
+            files[kind] = opened.enter_context(_object(path, goes_on=keys.is_written))
         data: dict[str, _Data] = {
             direction: opened.enter_context(_data(part, folder, direction, process))
             for direction in ("forward", "backward")
@@ -66,21 +108,22 @@ def write_checker_files(
             call = part.try_call(name) if isinstance(parsed, ApiCall) else None
             if call is None or not isinstance(parsed, ApiCall):
                 continue
-            key, direction = checker_key(parsed), parsed.direction
+            key, direction = keys.key_of(parsed), parsed.direction
             leaves = _Leaves(key, data[direction])
             files[direction].add(f"{json.dumps(key)}: {leaves.text_of(call, direction)}")
             if direction == "forward":
                 frames = {key: [str(frame) for frame in part.stack(name)]}
                 files["stack"].add(json.dumps(frames, indent=4)[1:-1])
+    keys.is_written = True
     return forward
 
 
 class _Members:
     """The members of one JSON object, added one by one."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], *, is_empty: bool) -> None:
         self._file = file
-        self._is_first = True
+        self._is_first = is_empty
 
     def add(self, text: str) -> None:
         """Add a member: its key, a colon and its value."""
@@ -89,12 +132,26 @@ class _Members:
         self._is_first = False
 
 
+_BEGINNING, _END = b"{\n", b"\n}"
+
+
 @contextmanager
-def _object(path: Path) -> Iterator[_Members]:
+def _object(path: Path, *, goes_on: bool) -> Iterator[_Members]:
+    before = _members_in(path) if goes_on else b""
     with new_file(path) as descriptor, open(descriptor, "wb", closefd=False) as file:
-        file.write(b"{\n")
-        yield _Members(file)
-        file.write(b"\n}")
+        file.write(_BEGINNING)
+        file.write(before)
+        yield _Members(file, is_empty=not before)
+        file.write(_END)
+
+
+def _members_in(path: Path) -> bytes:
+    """Return the members of an object that this process has written."""
+    try:
+        return path.read_bytes().removeprefix(_BEGINNING).removesuffix(_END)
+    except FileNotFoundError:
+        # Somebody has taken it away meanwhile.
+        return b""
 
 
 @contextmanager

@@ -53,6 +53,12 @@ class Claim:
         self.is_new = is_new
         _claims.add(self)
 
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
     def release(self) -> None:
         """Give the folder up; a killed process gives it up by itself."""
         _claims.discard(self)

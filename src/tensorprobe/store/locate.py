@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,12 +14,12 @@ from tensorprobe.records import DumpInfo, Gap
 from tensorprobe.store.checker_reader import is_checker_file, open_checker_files
 from tensorprobe.store.data_folder import inside
 from tensorprobe.store.dump import Dump, RankDump
-from tensorprobe.store.layout import PART_SUFFIX
+from tensorprobe.store.layout import DATA_FOLDER, PART_SUFFIX
 from tensorprobe.store.msprobe_reader import open_rank_file
 from tensorprobe.store.ptdbg_reader import open_ptdbg_file
 from tensorprobe.store.unfinished import wait_for_finishers
 
-__all__ = ["open_dump", "place_of"]
+__all__ = ["data_folders_of", "open_dump", "place_of"]
 
 _JSON_NAMES = ("dump.json", "debug.json")
 _STEP = re.compile(r"step(?P<number>[0-9]{1,18})")
@@ -41,7 +42,7 @@ class _Found:
     open: _Open
 
 
-def open_dump(path: str | PathLike[str]) -> Dump:
+def open_dump(path: str | PathLike[str], *, backward: str | PathLike[str] | None = None) -> Dump:
     """Open a dump of any tool, with everything under the path that belongs to it.
 
     >>> import tempfile
@@ -56,6 +57,8 @@ def open_dump(path: str | PathLike[str]) -> Dump:
     Args:
         path: a dump.json, debug.json, forward_info_*.json or ptdbg text `.pkl`; or a rank folder, a
             step folder with many ranks, or a whole dump path with steps.
+        backward: where that is a forward_info_*.json: its backward file, if it is not beside it or
+            has another name.
 
     Returns:
         The dump; its `gaps` name what is missing or damaged.
@@ -67,7 +70,7 @@ def open_dump(path: str | PathLike[str]) -> Dump:
     # It may be one of this process, whose last records are still on their way to the disk.
     wait_for_finishers()
     try:
-        found, gaps = _find(path)
+        found, gaps = _find(path) if backward is None else (_find_pair(path, Path(backward)), [])
     except (OSError, ValueError) as err:
         raise DumpError(f"{path} cannot be read: {err}") from err
     parts: list[RankDump] = []
@@ -86,6 +89,23 @@ def open_dump(path: str | PathLike[str]) -> Dump:
     return Dump(path, parts, gaps)
 
 
+def data_folders_of(path: Path) -> list[Path]:
+    """Return the folders that the tensors of a dump are read from, whether they are there or not.
+
+    Raises:
+        DumpError: there is nothing under the path.
+        OSError: it cannot be looked into.
+    """
+    found, _ = _find(path)
+    return [folder for item in found for folder in _data_folders_beside(item.path)]
+
+
+def _data_folders_beside(file: Path) -> list[Path]:
+    if is_checker_file(file.name):
+        return [file.parent / f"{direction}_real_data" for direction in ("forward", "backward")]
+    return [file.with_suffix("") if file.suffix == ".pkl" else file.parent / DATA_FOLDER]
+
+
 def _order(part: RankDump) -> tuple[int, int, int]:
     info = part.info
     return tuple(-1 if n is None else n for n in (info.step, info.rank, info.process))  # type: ignore[return-value]
@@ -101,6 +121,11 @@ def _find(path: Path) -> tuple[list[_Found], list[Gap]]:
             raise DumpError(f"{path} does not exist; check the path")
         path = part
     return [_Found(path, _info_around(path.parent), _reader_for(path))], []
+
+
+def _find_pair(forward: Path, backward: Path) -> list[_Found]:
+    reader = functools.partial(open_checker_files, backward=backward)
+    return [_Found(forward, _info_around(forward.parent), reader)]
 
 
 def _reader_for(path: Path) -> _Open:

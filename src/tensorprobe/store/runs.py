@@ -20,7 +20,7 @@ from tensorprobe.store.file_names import rank_folder
 from tensorprobe.store.layout import PART_SUFFIX
 from tensorprobe.store.run_folders import RunFolders
 
-__all__ = ["Run", "mixed_runs_notice"]
+__all__ = ["Run", "mixed_runs_notice", "named_steps", "tell_of_earlier_steps"]
 
 _STEP = re.compile(r"step([0-9]{1,18})")
 _MAIN_FILES = tuple(
@@ -55,19 +55,40 @@ class Run:
             self._mark = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%f}Z-{os.getpid()}"
             # One rank's word is enough.
             if dump_path is not None and not rank:
-                _tell_of_earlier_steps(dump_path, step, rank, tell)
+                tell_of_earlier_steps(dump_path, step, rank, tell)
         return self._mark
 
 
-def _tell_of_earlier_steps(
-    dump_path: Path, step: int, rank: int | None, tell: Callable[[str], None]
+def _holds_dump(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _MAIN_FILES)
+
+
+def tell_of_earlier_steps(
+    dump_path: Path,
+    step: int,
+    rank: int | None,
+    tell: Callable[[str], None],
+    holds_dump: Callable[[Path], bool] = _holds_dump,
 ) -> None:
-    found = [other for other in _steps_of(dump_path, rank) if other != step]
+    """Say which steps an earlier run left in a folder, if any.
+
+    Args:
+        dump_path: the folder.
+        step: the one that begins, which replaces what is there.
+        rank: of this process; it looks at its own dumps alone.
+        tell: told of them.
+        holds_dump: whether there is a dump in the folder of a step and rank.
+    """
+    found = [
+        other
+        for other in _steps_of(dump_path)
+        if other != step and holds_dump(rank_folder(dump_path, step=other, rank=rank))
+    ]
     if found:
         tell(
-            f"{dump_path} holds {_named(found)} of an earlier run: what this run writes again is "
-            "replaced, the rest stays beside it; remove it first or use another dump_path, if the "
-            "two do not belong together"
+            f"{dump_path} holds {named_steps(found)} of an earlier run: what this run writes again "
+            "is replaced, the rest stays beside it; remove it first or use another dump_path, if "
+            "the two do not belong together"
         )
 
 
@@ -97,29 +118,24 @@ def mixed_runs_notice(path: Path, infos: Iterable[DumpInfo]) -> str | None:
     began = newest[:19].replace("T", " ")
     is_or_are = "is" if len(left) == 1 else "are"
     return (
-        f"{path}: {_named(left)} {is_or_are} left from an earlier run than {_named(kept)}, which "
-        f"began at {began} UTC"
+        f"{path}: {named_steps(left)} {is_or_are} left from an earlier run than "
+        f"{named_steps(kept)}, which began at {began} UTC"
     )
 
 
-def _steps_of(dump_path: Path, rank: int | None) -> list[int]:
+def _steps_of(dump_path: Path) -> list[int]:
     try:
         names = os.listdir(dump_path)
     except OSError:
         # Not made yet; or it cannot be read, which whoever writes into it finds out.
         return []
-    steps = [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
-    return [
-        step
-        for step in steps
-        if any((rank_folder(dump_path, step=step, rank=rank) / f).exists() for f in _MAIN_FILES)
-    ]
+    return [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
 
 
-def _named(steps: Iterable[int]) -> str:
+def named_steps(steps: Iterable[int]) -> str:
     """Return steps in words.
 
-    >>> _named([1, 0]), _named([4])
+    >>> named_steps([1, 0]), named_steps([4])
     ('steps 0, 1', 'step 4')
     """
     ordered = sorted(steps)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import api_accuracy_checker.hook_module  # noqa: F401 - its list of functions counts
+from pathlib import Path
+
+import api_accuracy_checker.hook_module
 from api_accuracy_checker.common.config import msCheckerConfig
-from tensorprobe.capture.checker import CheckerCapture
+from tensorprobe.capture.checker import CheckerCapture, CheckerDebugger
 
 __all__ = ["set_dump_switch"]
 
-_capture = CheckerCapture(msCheckerConfig)
+
+class _Debugger(CheckerDebugger):
+    """Captures a run; a support_wrap_ops.yaml that was edited in this package counts."""
+
+    list_folder = Path(api_accuracy_checker.hook_module.__file__ or "").parent
+
+
+_capture = CheckerCapture(msCheckerConfig, _Debugger)
 _capture.arm()
 
 

@@ -1,11 +1,1 @@
 """The list of functions that are captured, support_wrap_ops.yaml, which may be edited here."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-from tensorprobe.capture.checker import CheckerDebugger
-
-__all__: list[str] = []
-
-CheckerDebugger.list_folder = Path(__file__).parent
