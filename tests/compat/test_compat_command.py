@@ -253,6 +253,38 @@ def test_run_ut_is_the_precheck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert rows
 
 
+def test_lists_of_run_ut_hold_whole_names_and_what_they_leave_out_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dump = str(next((PEER / "mlp/L1_statistics/npu").rglob("dump.json")))
+    assert main(["-f", "pytorch", "run_ut", "-api_info", dump, "-o", "all"]) == 0
+    (file,) = (tmp_path / "all").glob("accuracy_checking_result_*.csv")
+    names = [row[0] for row in rows_of(file)]
+    assert any(".relu." in name for name in names)
+    capsys.readouterr()
+    lists = {"black_list": ["relu", "elu", "nosuch"]}
+    (tmp_path / "config.json").write_text(json.dumps({"task": "run_ut", "run_ut": lists}))
+    words = ["run_ut", "-api_info", dump, "-o", "some", "-config", "config.json", "-j"]
+    assert main(["-f", "pytorch", *words]) == 0
+    (file,) = (tmp_path / "some").glob("accuracy_checking_result_*.csv")
+    kept = [row[0] for row in rows_of(file)]
+    # `elu` is a part of relu and of gelu, and the name of neither.
+    assert kept == [name for name in names if ".relu." not in name]
+    shown = capsys.readouterr()
+    assert f"{len(names) - len(kept)} of {len(names)} calls are left out" in shown.out
+    assert "no call of the dump fits *.elu.* or *.nosuch.*" in shown.out
+    assert "-j, the NPU's compiler, has no effect on other devices" in shown.err
+
+
+@pytest.mark.parametrize("flag", ["-fr", "-cfr"])
+def test_flags_for_kernels_are_refused_by_their_names(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "-tp", "a", "-gp", "b", flag, "x"]) == 2
+    assert f"msprobe compare: {flag} is not for dumps of PyTorch" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("begun_by", ["msprobe -j", "msprobe", "tensorprobe"])
 def test_run_ut_goes_on_with_the_result_file_alone(
     begun_by: str,

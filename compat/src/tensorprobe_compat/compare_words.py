@@ -40,6 +40,8 @@ _REFUSED = {
     "backend": "--backend belongs to --consistent_check, which is not here",
     "config": "--config, which changes tensors before they are compared, is not here",
 }
+# Flags of comparisons of kernels and of frameworks, whose first letters mean something else.
+_FOR_KERNELS = ("fr", "cfr", "ofs")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +68,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("-am", "--api_mapping", nargs="?", const="", help=hidden)
     for name in ("--rank", "--step", "--backend", "--config"):
         add(name, help=hidden)
+    for name in _FOR_KERNELS:
+        add(f"-{name}", nargs="?", const="", help=hidden)
     add("--consistent_check", action="store_true", help=hidden)
     parser.set_defaults(translate=_translate)
 
@@ -102,6 +106,9 @@ def _refuse_strangers(arguments: argparse.Namespace) -> None:
     for name, reason in _REFUSED.items():
         if getattr(arguments, name) not in (None, False):
             raise ConfigError(f"msprobe compare: {reason}")
+    for name in _FOR_KERNELS:
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"msprobe compare: -{name} is not for dumps of PyTorch; leave it out")
     if arguments.mode != "auto":
         raise ConfigError(
             f"msprobe compare: -m {arguments.mode} is not here; only dumps of PyTorch are "

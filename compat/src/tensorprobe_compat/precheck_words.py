@@ -7,6 +7,7 @@ run_ut.py of api_accuracy_checker: -forward for -api_info ───────�
 from __future__ import annotations
 
 import argparse
+import glob
 from collections.abc import Sequence
 
 from tensorprobe.errors import ConfigError
@@ -75,13 +76,15 @@ def translate(arguments: argparse.Namespace, notices: list[str]) -> list[str]:
         from tensorprobe import load_config
 
         config = load_config(arguments.config_path, task="run_ut")
-        words += [f"--include={name}" for name in config.white_list]
-        words += [f"--exclude={name}" for name in config.black_list]
+        # The whole name of a function, where tensorprobe looks for parts of names.
+        words += [f"--include=*.{glob.escape(name)}.*" for name in config.white_list]
+        words += [f"--exclude=*.{glob.escape(name)}.*" for name in config.black_list]
         error_data = str(config.error_data_path or error_data)
     if arguments.save_error_data:
         words.append(f"--save-errors={error_data}")
     if arguments.jit_compile:
         words.append("--jit-compile")
+        notices.append("-j, the NPU's compiler, has no effect on other devices")
     elif not is_resumed:
         # A run that is resumed goes on with the switch that it had.
         words.append("--no-jit-compile")

@@ -57,6 +57,7 @@ def run_precheck(dump: str, **options: Any) -> int:
         skipped=skip_reasons(report),
         paths=(*report.result_paths, *report.details_paths),
         seconds=report.seconds,
+        notes=report.notes,
     )
     print_gaps(errors, report.gaps)
     if report.has_errors:

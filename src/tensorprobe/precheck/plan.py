@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprobe.errors import NameFormatError
@@ -51,23 +51,41 @@ def plan_calls(
         exclude: likewise; no call that fits one.
         dedupe: calls that are equal but for the values of their tensors are checked once.
     """
+    planned = [
+        call
+        for call in _calls_of(part)
+        if (not include or _fits(call.name, include)) and not _fits(call.name, exclude)
+    ]
+    return _without_repetition(part, planned) if dedupe else planned
+
+
+def describe_choice(
+    parts: Sequence[RankDump], include: Sequence[str], exclude: Sequence[str]
+) -> list[str]:
+    """Say how many calls a choice leaves out, and which of its names no call has."""
+    if not include and not exclude:
+        return []
+    names = [call.name for part in parts for call in _calls_of(part)]
+    chosen = sum(len(plan_calls(part, include=include, exclude=exclude)) for part in parts)
+    told = [f"{len(names) - chosen} of {len(names)} calls are left out by include and exclude"]
+    unused = [one for one in (*include, *exclude) if not any(_fits(name, (one,)) for name in names)]
+    if unused:
+        told.append(f"no call of the dump fits {' or '.join(unused)}")
+    return told
+
+
+def _calls_of(part: RankDump) -> Iterator[PlannedCall]:
+    """Yield the calls of a dump that can be checked."""
     # At L2 an operator's backward is a call of its own, with all its arguments.
     takes_backward = part.info.level == "L2"
-    planned: list[PlannedCall] = []
     for name in part.names:
         try:
             call = parse_call(name)
         except NameFormatError:
             continue
-        if not isinstance(call, ApiCall) or not (takes_backward or call.direction == "forward"):
-            continue
-        if include and not _fits(name, include):
-            continue
-        if exclude and _fits(name, exclude):
-            continue
-        shown = name if takes_backward else f"{call.api_type}.{call.api_name}.{call.number}"
-        planned.append(PlannedCall(name, shown))
-    return _without_repetition(part, planned) if dedupe else planned
+        if isinstance(call, ApiCall) and (takes_backward or call.direction == "forward"):
+            shown = name if takes_backward else f"{call.api_type}.{call.api_name}.{call.number}"
+            yield PlannedCall(name, shown)
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck.outcome import CallResult
-from tensorprobe.precheck.plan import PlannedCall, plan_calls
+from tensorprobe.precheck.plan import PlannedCall, describe_choice, plan_calls
 from tensorprobe.precheck.results import ResultFiles, cell_of, make_folder, new_stamp, stamp_of
 from tensorprobe.precheck.run_record import RunRecord, Told, fingerprint
 from tensorprobe.records import Gap
@@ -78,6 +78,7 @@ class PrecheckReport:
         device_seconds: time in the calls on the devices.
         reference_seconds: time in the calls on the reference side.
         phases: seconds that the workers spent on each phase; see `stopwatch`.
+        notes: what a reader has to know beside: which calls were not to be checked.
     """
 
     lines: tuple[CheckedLine, ...]
@@ -89,6 +90,7 @@ class PrecheckReport:
     device_seconds: float
     reference_seconds: float
     phases: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -232,6 +234,7 @@ def precheck_dump(
         seconds[0],
         seconds[1],
         dict(phases),
+        tuple(describe_choice(parts, include, exclude)),
     )
 
 

@@ -40,6 +40,7 @@ def print_precheck(
     skipped: Mapping[str, int],
     paths: Sequence[Path],
     seconds: float,
+    notes: Sequence[str] = (),
 ) -> None:
     """Print a summary.
 
@@ -52,6 +53,7 @@ def print_precheck(
         skipped: how many calls were skipped for each reason.
         paths: the files that were written.
         seconds: how long it took.
+        notes: what a reader has to know beside.
     """
     if worst:
         has_parts = len({line.part for line in worst}) > 1
@@ -80,6 +82,8 @@ def print_precheck(
         by_older = ", ".join(f"{count} {verdict}" for verdict, count in older.items())
         others = f"; it does not judge {total - judged}" if total > judged else ""
         print_styled(console, Text(f"{_OLDER_RULE}: {by_older}{others}"))
+    for note in notes:
+        print_styled(console, Text(one_line(note)))
     for path in paths:
         print_styled(console, Text(str(path)))
 
