@@ -183,7 +183,8 @@ def judge_output(
     length: int,
     noise: Sequence[Runs] = (),
     computed_in: torch.dtype | None = None,
-    is_long_sum: bool = False,
+    is_gradient: bool = False,
+    slack: float = 1.0,
     resemblance: Callable[[], Resemblance] | None = None,
 ) -> Judgement:
     """Judge one output against the precise one.
@@ -195,7 +196,8 @@ def judge_output(
         noise: kinds of runs with rounding noise; each is asked for when the others explain nothing.
         computed_in: the dtype whose tolerance applies, if it is not the candidate's own: under
             autocast a float32 gradient comes out of a half.
-        is_long_sum: whether few elements may be long sums, as gradients are.
+        is_gradient: whether it came from the backward.
+        slack: how many times the tolerance applies.
         resemblance: says whether the device errs alike for other inputs, which rounding does not;
             asked only when needed. Without it no sum in a half explains anything.
     """
@@ -221,7 +223,7 @@ def judge_output(
         return _judge_exactly(candidate, reference, noise)
     dtype = dtype if computed_in is None else computed_in
     numbers = measure_output(candidate, reference)
-    limit = _limit_of(dtype, length, typical_size(numbers.pair))
+    limit = slack * _limit_of(dtype, length, typical_size(numbers.pair))
     unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
     excess = _excess(numbers, limit)
     # The older tools go by what they see: the dtype of the result.
@@ -241,7 +243,7 @@ def judge_output(
     if is_next and _is_rounded_twice(candidate, reference):
         # Of few elements all may lie so; of many the errors even out below the tolerance.
         return judgement("warning", why, missed, "every element is right or a neighbour of it")
-    is_own_sum = _is_own_sum(dtype, numbers, length, limit, is_long_sum=is_long_sum)
+    is_own_sum = _is_own_sum(dtype, numbers, length, limit, is_gradient=is_gradient)
     if is_own_sum and resemblance is not None and not resemblance().is_alike:
         return judgement("warning", why, missed, f"a sum that is kept in {dtype} explains it")
     is_noise = _is_noise(candidate, reference, dtype, noise)
@@ -335,16 +337,16 @@ def _is_rounded_twice(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
 
 
 def _is_own_sum(
-    dtype: torch.dtype, numbers: OutputNumbers, length: int, limit: float, *, is_long_sum: bool
+    dtype: torch.dtype, numbers: OutputNumbers, length: int, limit: float, *, is_gradient: bool
 ) -> bool:
     """Whether errors may be those of sums that were rounded to a half after each addition.
 
     Some kernels keep them so, as those of embeddings' and norms' gradients do on the CPU. Of few
-    elements only gradients, and losses, that are long sums may be some.
+    elements only gradients that are long sums may be some.
     """
     if length <= 1 or dtype not in _ROUNDINGS or numbers.distance is None:
         return False
-    if numbers.pair.count < _MANY and not (is_long_sum and length >= _MANY):
+    if numbers.pair.count < _MANY and not (is_gradient and length >= _MANY):
         return False
     walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
     allowed = limit + walk * rounding_unit(dtype)

@@ -30,6 +30,8 @@ _FEW_PIECES = 8
 _ELEMENT_NOISE = 8.0
 _FEW = 1e-3
 _DRIFT = 2.5
+# Of sound kernels whose results cancel the largest drift seen is 0.4 of what noise moves.
+_SHARE_THAT_DRIFTS = 0.5
 # In fewer elements errors do not cancel.
 _MANY = 16
 
@@ -245,12 +247,18 @@ def _add_up(parts: Sequence[_Sums]) -> _Sums | None:
 def _drifts(sums: _Sums, limits: NoiseLimits) -> bool:
     """Whether the candidate as a whole is larger or smaller than the truth.
 
-    Rounding errors point both ways and cancel in this; a wrong factor does not. A truth that is
-    smaller than what noise adds to it (of what cancels) has no direction along which to look.
+    Rounding errors point both ways and cancel in this; a wrong factor does not. But where a result
+    is what is left of larger numbers, a kernel that errs in one of these, as in a variance, errs in
+    all of it alike: a drift is none if it is smaller than what noise moves the whole result by. And
+    a truth that is smaller than that has no direction along which to look.
     """
     if max(sums.moved) >= sums.squares:
         return False
     if sums.count < _MANY or not sums.squares or not math.isfinite(sums.squares):
         return False
-    noisy = max(abs(dot / sums.squares - 1) for dot in sums.dots) if limits.may_drift else 0.0
-    return abs(sums.dot / sums.squares - 1) > max(limits.least_drift, _DRIFT * noisy)
+    noisy = moved = 0.0
+    if limits.may_drift:
+        noisy = max(abs(dot / sums.squares - 1) for dot in sums.dots)
+        moved = math.sqrt(max(sums.moved) / sums.squares)
+    allowed = max(limits.least_drift, _DRIFT * noisy, _SHARE_THAT_DRIFTS * moved)
+    return abs(sums.dot / sums.squares - 1) > allowed
