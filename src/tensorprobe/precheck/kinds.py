@@ -16,6 +16,7 @@ import torch
 from tensorprobe.names import UNINITIALISED
 
 __all__ = [
+    "ADDED_IN_PLACE",
     "CASTS",
     "COARSE_IN_HALVES",
     "PARTLY_IN_HALVES",
@@ -57,6 +58,13 @@ PARTLY_IN_HALVES = frozenset(
 # alike it errs alike.
 SUMMED_IN_HALVES = frozenset(
     ("cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
+)  # fmt: skip
+
+# They add up in the memory of their result, and so in its dtype: what a large sum swallows is lost,
+# in whatever order an accelerator's threads come.
+ADDED_IN_PLACE = frozenset(
+    ("scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_add", "index_add_",
+     "index_put", "index_put_", "_index_put_impl_", "put", "put_")
 )  # fmt: skip
 
 # Which results are one of many right ones: vectors may turn, and so do their gradients; eigenvalues
