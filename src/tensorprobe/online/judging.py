@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,12 +38,12 @@ from tensorprobe.precheck.measure import measure_first
 from tensorprobe.precheck.noise import keeps_numbers
 from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.precheck.side import Side, random_state, restore_random_state, share_memory
-from tensorprobe.replay.arguments import tensors_in
+from tensorprobe.replay.arguments import map_leaves, tensors_in
 from tensorprobe.replay.rebuild import RebuiltCall
 from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import fetch, have_equal_bits, to_host
 
-__all__ = ["CheckedOperator", "JudgedOutput", "check_call", "plain_thread"]
+__all__ = ["CheckedOperator", "JudgedOutput", "check_call", "check_view", "plain_thread"]
 
 _NO_STATISTICS = (None, None, None)
 
@@ -172,6 +172,48 @@ def check_call(
     return CheckedOperator(call, verdict, checked.message, outputs)
 
 
+def check_view(call: Call, args: Sequence[Any], kwargs: Any, result: Any) -> CheckedOperator | None:
+    """Pass a view that lies in memory where the same one lies that is made once more.
+
+    Nothing of its numbers is looked at: they are those of its base.
+
+    Args:
+        call: the call, without its inputs.
+        args: its arguments as the run has them.
+        kwargs: those by name.
+        result: what the run got.
+
+    Returns:
+        None if it lies elsewhere, or has no dimensions.
+    """
+    with plain_thread():
+        try:
+            references = tensors_in(call.func(*map_leaves(tuple(args), _plain), **kwargs))
+        except REFUSALS:
+            return None
+        ours = list(map(_plain, tensors_in(result)))
+    if len(ours) != len(references) or not all(map(_lie_alike, ours, references)):
+        return None
+    return _passed(call, ours, references)
+
+
+def _plain(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _lie_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors with dimensions are the same elements of the same memory."""
+    return (
+        bool(one.dim())
+        and one.data_ptr() == other.data_ptr()
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.dtype is other.dtype
+        and one.is_conj() is other.is_conj()
+        and one.is_neg() is other.is_neg()
+    )
+
+
 def _check_moved(call: Call, results: list[torch.Tensor]) -> CheckedOperator | None:
     """Pass a call that only moves numbers, if every bit is where it belongs; None if one is not."""
     with plain_thread():
@@ -184,6 +226,13 @@ def _check_moved(call: Call, results: list[torch.Tensor]) -> CheckedOperator | N
         return None
     if share_memory(references, call.given.tensors) != call.shared:
         return None
+    return _passed(call, ours, references)
+
+
+def _passed(
+    call: Call, ours: Sequence[torch.Tensor], references: Sequence[torch.Tensor]
+) -> CheckedOperator:
+    """Return a call all of whose results are what they should be, bit by bit."""
     equal = Judgement("pass", unequal=0.0)
     pairs = enumerate(zip(ours, references, strict=True))
     outputs = [CheckedOutput(f"forward.output.{i}", *pair, equal) for i, pair in pairs]

@@ -79,6 +79,14 @@ class Options:
         is_named = not self.include or _is_one_of(name, self.include)
         return is_named and not _is_one_of(name, self.exclude)
 
+    def looks_at(self, name: str) -> bool:
+        """Whether the numbers of an operator are wanted even if nothing is wrong with them."""
+        return self.statistics or self.keeps_all_of(name)
+
+    def keeps_all_of(self, name: str) -> bool:
+        """Whether the data of all calls of an operator are kept."""
+        return self.mode == "all" or (self.mode == "list" and name in self.ops)
+
     def find_unused(self, seen: Collection[str]) -> list[str]:
         """Return which names in `include` and `ops` are of no operator that was seen."""
         unused = [one for one in self.include if not any(_is_one_of(name, (one,)) for name in seen)]

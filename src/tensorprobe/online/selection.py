@@ -15,6 +15,7 @@ import torch
 
 from tensorprobe.capture.operator_mode import LEFT_OUT_SPACES
 from tensorprobe.names import UNINITIALISED
+from tensorprobe.precheck.noise import is_view
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.summary.host import is_plain
 from tensorprobe.unseen_writes import WRITES_UNSEEN
@@ -69,6 +70,7 @@ class OperatorFacts:
         written_names: those by name.
         stays_in_its_thread: whether it may draw random numbers though nothing of its arguments says
             so, which only the thread of the run can put back.
+        is_view: whether it does nothing but say how memory of its arguments lies.
         is_composite: whether it is made of others, so that its result may be memory of an argument
             or not, as it comes.
         writes_unseen: whether it also writes into others, and its schema does not say so.
@@ -82,6 +84,7 @@ class OperatorFacts:
     written: frozenset[int] = frozenset()
     written_names: frozenset[str] = frozenset()
     stays_in_its_thread: bool = False
+    is_view: bool = False
     is_composite: bool = False
     writes_unseen: bool = False
 
@@ -102,6 +105,7 @@ def facts_of(func: Any) -> OperatorFacts:
         if argument.alias_info is not None and argument.alias_info.is_write
     }
     names = {argument.name for argument in schema.arguments}
+    is_composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     draws_random = torch.Tag.nondeterministic_seeded in func.tags
     returns_tensors = any("Tensor" in str(value.type) for value in schema.returns)
     reason = ""
@@ -124,7 +128,8 @@ def facts_of(func: Any) -> OperatorFacts:
         frozenset(place for place, _ in written),
         frozenset(argument for _, argument in written),
         space not in _OF_TORCH or (draws_random and _QUIET_AT_ZERO.isdisjoint(names)),
-        func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd),
+        is_view(func) and not is_composite and not written and space in _OF_TORCH,
+        is_composite,
         # Nobody knows what an operator of the user's own writes into.
         space not in _OF_TORCH or plain in WRITES_UNSEEN,
     )

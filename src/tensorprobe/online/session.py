@@ -14,6 +14,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from tensorprobe.capture.process import current_rank
 from tensorprobe.errors import ReportError
 from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.online.files import OnlineFiles
-from tensorprobe.online.judging import CheckedOperator, check_call
+from tensorprobe.online.judging import CheckedOperator, check_call, check_view
 from tensorprobe.online.options import Options
 from tensorprobe.online.places import Places
 from tensorprobe.online.report import Failure, OnlineReport, Tally, failure_of
@@ -35,7 +36,7 @@ from tensorprobe.online.selection import (
     why_not_these_results,
     why_not_this_call,
 )
-from tensorprobe.online.snapshots import Call, begin_call, end_call
+from tensorprobe.online.snapshots import Call, begin_call, begin_view, end_call, find_touched
 from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.report.online_text import describe_failure
@@ -103,7 +104,7 @@ class OnlineSession:
                     self._tally.skip(call.facts.name, "the run's own call raised an error")
             raise
         if call is not None:
-            self._end(call, result)
+            self._end(call, args, kwargs, result)
         return result
 
     def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -147,6 +148,9 @@ class OnlineSession:
             is_backward=is_backward,
             stack=stack,
         )
+        if self._is_quick(facts) and not all(tensor.is_cpu for tensor in tensors):
+            # To say how memory lies is the host's work, whatever device it is of.
+            return begin_view(make, facts)
         return begin_call(make, facts, args, kwargs)
 
     def _is_asked_for(
@@ -161,20 +165,38 @@ class OnlineSession:
             return True
         return sum(t.numel() * t.element_size() for t in tensors) <= options.max_bytes
 
-    def _end(self, call: Call, result: Any) -> None:
+    def _end(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Take what a call gave, and check it here or have it checked."""
         try:
             with _unseen():
-                self._take_results(call, result)
+                reason = why_not_these_results(result)
+                if reason:
+                    with self._lock:
+                        self._tally.skip(call.facts.name, reason)
+                elif not (
+                    self._is_quick(call.facts) and self._pass_view(call, args, kwargs, result)
+                ):
+                    if not call.is_kept:
+                        # A view changes nothing, so that what it was given can still be taken.
+                        call = begin_call(partial(replace, call), call.facts, args, kwargs)
+                    self._take_results(call, result)
         except Exception as err:  # noqa: BLE001 - counted and told
             self._note_trouble(call.facts, err)
 
+    def _is_quick(self, facts: OperatorFacts) -> bool:
+        """Whether it is enough to see where a result lies."""
+        return facts.is_view and not self._options.looks_at(facts.name)
+
+    def _pass_view(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> bool:
+        """Take a view that lies where it should, of a base that is as it was; else False."""
+        checked = None if find_touched(call) else check_view(call, args, kwargs, result)
+        if checked is not None:
+            self._take_checked(call, _done(checked))
+        return checked is not None
+
     def _take_results(self, call: Call, result: Any) -> None:
-        reason = why_not_these_results(result)
-        if reason:
-            with self._lock:
-                self._tally.skip(call.facts.name, reason)
-            return
         options = self._options
         end_call(call, result, waits=self._pool is not None)
         check = partial(
@@ -184,18 +206,16 @@ class OnlineSession:
             self._settled,
             with_statistics=options.statistics,
         )
-        if self._pool is None:
-            checked = check()
-            with self._lock:
-                self._settle(checked)
-            return
         # Random numbers that it draws can only be put back before the run draws others.
-        stays = call.facts.stays_in_its_thread
-        pending = _done(check()) if stays else self._pool.submit(check)
+        pool = None if call.facts.stays_in_its_thread else self._pool
+        self._take_checked(call, _done(check()) if pool is None else pool.submit(check))
+
+    def _take_checked(self, call: Call, pending: Pending[CheckedOperator]) -> None:
+        """Take what is found of a call, in the order of the run."""
         with self._lock:
             self._waiting.append((call, pending))
             self._waiting_bytes += call.nbytes
-            self._settle_waiting(down_to=options.memory_limit)
+            self._settle_waiting(down_to=self._options.memory_limit)
 
     # --- what is found -----------------------------------------------------------------------
 
@@ -243,12 +263,8 @@ class OnlineSession:
                 self._files.keep_data(checked)
 
     def _wants_data(self, checked: CheckedOperator) -> bool:
-        mode = self._options.mode
-        if mode == "auto":
-            return checked.misses
-        if mode == "list":
-            return checked.call.facts.name in self._options.ops
-        return mode == "all"
+        is_missed = self._options.mode == "auto" and checked.misses
+        return is_missed or self._options.keeps_all_of(checked.call.facts.name)
 
     def _tell(self, failure: Failure) -> None:
         self._told[failure.operator] += 1

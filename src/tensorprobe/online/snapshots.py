@@ -21,7 +21,7 @@ from tensorprobe.precheck.side import share_memory
 from tensorprobe.replay.arguments import map_leaves, tensors_in
 from tensorprobe.summary.host import fetch, have_equal_bits
 
-__all__ = ["Call", "Snapshot", "begin_call", "end_call"]
+__all__ = ["Call", "Snapshot", "begin_call", "begin_view", "end_call", "find_touched"]
 
 _HOST = torch.device("cpu")
 
@@ -86,6 +86,7 @@ class Call:
         left: what it left of those inputs that it may have written into, by their places.
         touched: the places of inputs that have changed though it should not write into them.
         shared: of each result, whether it is memory of an input.
+        is_kept: whether its inputs were taken; of a view they are not.
     """
 
     func: Any
@@ -105,6 +106,7 @@ class Call:
     left: dict[int, torch.Tensor] = field(default_factory=dict)
     touched: tuple[int, ...] = ()
     shared: tuple[bool, ...] = ()
+    is_kept: bool = True
     _left: Snapshot | None = None
     _left_places: list[int] = field(default_factory=list)
 
@@ -163,6 +165,21 @@ def begin_call(
         live=live,
         nbytes=sum(map(_size_of, live)),
         device=next((tensor.device for tensor in live if not tensor.is_cpu), _HOST),
+        is_kept=True,
+    )
+
+
+def begin_view(make: Callable[..., Call], facts: OperatorFacts) -> Call:
+    """Return a call whose inputs are not kept, of which only where its result lies is looked at."""
+    return make(
+        facts=facts,
+        args=(),
+        kwargs={},
+        given=Snapshot((), ()),
+        live=[],
+        nbytes=0,
+        device=_HOST,
+        is_kept=False,
     )
 
 
@@ -175,7 +192,7 @@ def end_call(call: Call, result: Any, *, waits: bool) -> None:
     call.results = Snapshot(outputs, range(len(outputs)) if waits else ())
     call.shared = share_memory(outputs, call.live)
     places = set(_written_places(call.facts, call.args, call.kwargs))
-    call.touched = _touched_places(call, places)
+    call.touched = find_touched(call, places)
     if waits:
         places |= {*call.touched, *(range(len(call.live)) if call.facts.writes_unseen else ())}
         call._left_places = sorted(places)
@@ -184,8 +201,13 @@ def end_call(call: Call, result: Any, *, waits: bool) -> None:
         call.live = []
 
 
-def _touched_places(call: Call, written: Collection[int]) -> tuple[int, ...]:
-    """Return the places of inputs on the host that changed though nothing says that they may."""
+def find_touched(call: Call, written: Collection[int] = ()) -> tuple[int, ...]:
+    """Return the places of inputs on the host that changed though nothing says that they may.
+
+    Args:
+        call: the call, just after it was made.
+        written: the places of those that it may write into.
+    """
     if call.facts.writes_unseen:
         return ()
     memories = {_memory_of(call.live[place]) for place in written}
