@@ -168,7 +168,7 @@ def test_the_worst_calls_and_origins_are_shown_and_not_obeyed() -> None:
         seconds=1.0,
     )
     origin = OriginLine(HOSTILE, HOSTILE, True, HOSTILE, HOSTILE)
-    print_overflow_end(console, counts={"normal": 1}, origins=[origin] * 2, path=Path(HOSTILE))
+    print_overflow_end(console, counts={"normal": 1}, origins=[origin] * 2, paths=[Path(HOSTILE)])
     shown = file.getvalue()
     assert "torch said:" in shown and "[red]" in shown
     assert "\x1b[2J" not in shown
