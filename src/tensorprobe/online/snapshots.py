@@ -216,7 +216,8 @@ def find_touched(call: Call, written: Collection[int] = ()) -> tuple[int, ...]:
         for place, (before, now) in enumerate(zip(call.given.tensors, call.live, strict=True))
         if now.is_cpu
         and _memory_of(now) not in memories
-        and not have_equal_bits(before, now)
+        and not (have_equal_bits(before, now) or torch.equal(before, now.detach()))
+        # NaN is equal to none, and its bits are.
         and not torch.equal(_bits_of(before), _bits_of(now))
     )
 

@@ -51,6 +51,8 @@ from tensorprobe.summary.host import fetch, have_equal_bits
 __all__ = ["check_call", "check_made_call"]
 
 FindWritten: TypeAlias = Callable[[int], "torch.Tensor | None"]
+# Which dtypes the CPU gives, by the operator and what it is given: that never changes.
+_DTYPES: dict[object, tuple[torch.dtype, ...]] = {}
 # Whose names say what a function does.
 _OF_TORCH = frozenset(("Aten", "Functional", "Tensor", "Torch"))
 _JUMPS = "the gradient of places jumps, and in a half they are not exact"
@@ -121,7 +123,7 @@ def check_made_call(
     sides.take_candidate(candidate)
     try:
         check = _Check(name, sides, sides.watch, settled)
-        return check.run_made(find_written, candidate, settled, touched)
+        return check.run_made(find_written, candidate, touched)
     except CannotJudgeError as err:
         return CheckedCall("SKIP", message=str(err))
 
@@ -180,7 +182,6 @@ class _Check:
         self,
         find_written: FindWritten,
         candidate: Side,
-        settled: SettledDoubts,
         touched: Collection[int] | None,
     ) -> CheckedCall:
         """Run the reference of a call that was made, and judge what the call gave."""
@@ -193,7 +194,7 @@ class _Check:
             if tensor is not None:
                 candidate.written[place] = tensor
         forward = [
-            self._judge_form(index, output, candidate, reference, settled)
+            self._judge_form(index, output, candidate, reference)
             for index, output in enumerate(self._judge_forward(candidate, reference))
         ]
         forward += self._judge_untouched(reference, find_written, touched)
@@ -208,7 +209,6 @@ class _Check:
         output: CheckedOutput,
         candidate: Side,
         reference: Side,
-        settled: SettledDoubts,
     ) -> CheckedOutput:
         """Let a result fail that has another dtype, or is other memory, than it should be."""
         if index >= len(candidate.outputs) or output.judgement.verdict == "error":
@@ -217,7 +217,7 @@ class _Check:
         if candidate.shared and candidate.shared[index] is not reference.shared[index]:
             should = "should" if reference.shared[index] else "should not"
             reason = f"it {should} be memory of an input"
-        ours, wanted = candidate.outputs[index].dtype, self._dtypes(reference, settled)
+        ours, wanted = candidate.outputs[index].dtype, self._dtypes(reference)
         if index < len(wanted) and ours != wanted[index]:
             # What a kernel of another device hands on beside its result may be wider.
             is_wider = rounding_unit(ours) <= rounding_unit(wanted[index])
@@ -228,19 +228,11 @@ class _Check:
         judgement = replace(output.judgement, verdict="error", message=reason, excess=math.inf)
         return replace(output, judgement=judgement)
 
-    def _dtypes(self, reference: Side, settled: SettledDoubts) -> tuple[torch.dtype, ...]:
+    def _dtypes(self, reference: Side) -> tuple[torch.dtype, ...]:
         """Return the dtypes of the results as the CPU gives them; none if it does not run."""
         if not self._sides.is_raised:
             return tuple(output.dtype for output in reference.outputs)
         call = self._sides.plain
-
-        def make() -> tuple[torch.dtype, ...]:
-            try:
-                outputs = self._sides.candidate(torch.device("cpu")).outputs
-            except REFUSALS:
-                return ()
-            return tuple(output.dtype for output in outputs)
-
         # Of other arguments than tensors the kind may decide, of these the value does.
         told = (bool, torch.dtype)
         settings = tuple(
@@ -249,7 +241,14 @@ class _Check:
         )
         given = tuple((tensor.dtype, tensor.dim() == 0) for tensor in self._sides.inputs())
         kind = (call.function, settings, given, torch.get_default_dtype())
-        return settled.find_dtypes(kind, make)
+        known = _DTYPES.get(kind)
+        if known is None:
+            try:
+                outputs = self._sides.candidate(torch.device("cpu")).outputs
+            except REFUSALS:
+                outputs = []
+            known = _DTYPES[kind] = tuple(output.dtype for output in outputs)
+        return known
 
     def _judge_untouched(
         self, reference: Side, find_written: FindWritten, touched: Collection[int] | None

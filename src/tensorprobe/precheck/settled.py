@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
-
 from tensorprobe.precheck.measure import OutputNumbers
 
 __all__ = ["SettledDoubts"]
@@ -42,21 +40,6 @@ class SettledDoubts:
 
     def __init__(self) -> None:
         self._explained: dict[_Kind, list[_Explained]] = {}
-        self._dtypes: dict[_Kind, tuple[torch.dtype, ...]] = {}
-
-    def find_dtypes(
-        self, kind: _Kind, make: Callable[[], tuple[torch.dtype, ...]]
-    ) -> tuple[torch.dtype, ...]:
-        """Return the dtypes of the results of a kind of call.
-
-        Args:
-            kind: the operator and the dtypes that it is given.
-            make: makes such a call, and returns what it gives.
-        """
-        known = self._dtypes.get(kind)
-        if known is None:
-            known = self._dtypes[kind] = make()
-        return known
 
     def explain(
         self, kind: _Kind, numbers: OutputNumbers, find_sizes: Callable[[], tuple[float, ...]]
