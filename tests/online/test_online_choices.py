@@ -57,3 +57,26 @@ def test_a_stable_sort_has_one_right_order(tmp_path: Path) -> None:
     choose = with_places([[3, 0, 2, 1, 4]])
     assert failures(tmp_path, "sort", choose, lambda: X.sort()) == []
     assert failures(tmp_path, "sort", choose, lambda: X.sort(stable=True)) == ["sort_1"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "place", "run"),
+    [
+        ("argmax", 7, lambda x: x.argmax()),
+        ("argmax", -3, lambda x: x.argmax()),
+        ("max", 2, lambda x: x.max(0)),
+        ("kthvalue", 0, lambda x: x.kthvalue(1)),
+        ("sort", 0, lambda x: x.sort()),
+        ("cummax", 2, lambda x: torch.tensor([1.0, 0.0, 1.0]).cummax(0)),
+    ],
+)
+def test_a_place_of_another_value_fails_also_where_few_numbers_are_alike(
+    tmp_path: Path, operator: str, place: int, run: Callable[[torch.Tensor], Any]
+) -> None:
+    def choose(result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return torch.full_like(result, place)
+        return result[0], torch.full_like(result[1], place)
+
+    x = torch.tensor([1.0, 1.0, 0.0])
+    assert failures(tmp_path, operator, choose, lambda: run(x)) == [f"{operator}_1"]

@@ -117,6 +117,14 @@ def test_a_kernel_that_is_right_in_every_number_may_be_wrong(
         lambda x: torch.complex(x, x).conj() * 2,
         lambda x: (x.bool() | True, x.int() + 1.5, x.int() // 2),
         lambda x: torch.nn.functional.layer_norm(x.bfloat16(), (64,)),
+        lambda x: torch.nn.functional.batch_norm(
+            x.view(2, 8, 4)[:, ::2], torch.zeros(4), torch.ones(4), training=True
+        ),
+        lambda x: (
+            torch.bucketize(x, X, right=True),
+            torch.bucketize(x, X, out_int32=True),
+        ),
+        lambda x: (x[0], x.view(8, 8).unbind()[1][2], x.sum().expand(3)),
     ],
 )
 @pytest.mark.parametrize("is_inference", [False, True])
@@ -131,3 +139,55 @@ def test_what_is_right_fails_in_no_form(
         run(x + 1)
     assert check.report.failures == ()
     assert check.report.checked
+
+
+def other_row(func: Any, args: Any) -> Any:
+    return func(args[0], args[1], args[2] + 1)
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+@pytest.mark.parametrize("shape", [(4, 4), (4,)])
+def test_a_view_of_another_place_that_holds_the_same_fails(
+    tmp_path: Path, shape: tuple[int, ...], jobs: int
+) -> None:
+    check = OnlineCheck(path=tmp_path, quiet=True, jobs=jobs)
+    with OtherKernel("select", other_row), check:
+        torch.zeros(shape)[1].fill_(5)
+    (failure,) = check.report.failures
+    assert failure.name == "select_1"
+    assert "a view of other elements of its base" in failure.numbers
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_a_users_operator_may_write_into_a_part_of_an_argument_and_return_it(
+    tmp_path: Path, jobs: int
+) -> None:
+    library = torch.library.Library("online_forms", "DEF")
+    library.define("update(Tensor(a!) row, Tensor table) -> ()")
+    library.define("as_float(Tensor x) -> Tensor")
+
+    def update(row: torch.Tensor, table: torch.Tensor) -> None:
+        row.copy_(table.mean(0))
+
+    library.impl("update", update, "CPU")
+    library.impl("as_float", lambda x: x.float(), "CPU")
+    x = torch.rand(3, 4, 2)[..., 0]
+    with OnlineCheck(path=tmp_path, quiet=True, jobs=jobs) as check:
+        torch.ops.online_forms.update(x[1], x)
+        torch.ops.online_forms.as_float(x)
+        torch.ops.online_forms.as_float(x.half())
+    assert check.report.failures == ()
+    library._destroy()
+
+
+def test_a_default_dtype_that_changes_meanwhile_accuses_nobody(tmp_path: Path) -> None:
+    large = torch.rand(300, 300)
+    try:
+        with OnlineCheck(path=tmp_path, quiet=True, jobs=1) as check:
+            torch.linalg.svd(large)
+            torch.set_default_dtype(torch.bfloat16)
+            1.0 / (10000 ** (torch.arange(0, 64, 2) / 64))
+            torch.set_default_dtype(torch.float32)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert check.report.failures == ()

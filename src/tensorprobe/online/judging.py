@@ -43,7 +43,14 @@ from tensorprobe.replay.rebuild import RebuiltCall
 from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import fetch, have_equal_bits, to_host
 
-__all__ = ["CheckedOperator", "JudgedOutput", "check_call", "check_view", "plain_thread"]
+__all__ = [
+    "CheckedOperator",
+    "JudgedOutput",
+    "check_call",
+    "find_misplaced",
+    "pass_view",
+    "plain_thread",
+]
 
 _NO_STATISTICS = (None, None, None)
 
@@ -129,7 +136,8 @@ def check_call(
     if not results and not facts.written and not facts.writes_unseen:
         return CheckedOperator(call, "SKIP", "returned no tensor")
     is_quick = not with_statistics and keeps_numbers(call.func)
-    if is_quick and not (facts.written or facts.writes_unseen or call.touched):
+    is_quick &= not (facts.written or facts.writes_unseen)
+    if is_quick and not (call.touched or any(call.misplaced)):
         moved = _check_moved(call, results)
         if moved is not None:
             return moved
@@ -153,10 +161,16 @@ def check_call(
         checked = check_made_call(
             name,
             sides,
-            Side(list(results), shared=() if facts.is_composite else call.shared),
+            Side(
+                list(results),
+                # A user's operator may copy or not, as it comes.
+                shared=call.shared if facts.is_torchs and not facts.is_composite else (),
+                misplaced=call.misplaced,
+            ),
             call.find_left,
             settled,
-            touched=None if facts.writes_unseen else call.touched,
+            touched=call.touched,
+            default_dtype=call.default_dtype,
         )
         outputs = tuple(
             _judged(output, len(results), with_statistics=with_statistics)
@@ -172,29 +186,38 @@ def check_call(
     return CheckedOperator(call, verdict, checked.message, outputs)
 
 
-def check_view(call: Call, args: Sequence[Any], kwargs: Any, result: Any) -> CheckedOperator | None:
-    """Pass a view that lies in memory where the same one lies that is made once more.
+def find_misplaced(
+    func: Any, args: Sequence[Any], kwargs: Any, result: Any
+) -> tuple[bool, ...] | None:
+    """Say of each result of a view whether it lies where the same view lies that is made once more.
 
     Nothing of its numbers is looked at: they are those of its base.
 
     Args:
-        call: the call, without its inputs.
+        func: the operator.
         args: its arguments as the run has them.
         kwargs: those by name.
         result: what the run got.
 
     Returns:
-        None if it lies elsewhere, or has no dimensions.
+        None if no other can be made.
     """
     with plain_thread():
         try:
-            references = tensors_in(call.func(*map_leaves(tuple(args), _plain), **kwargs))
+            references = tensors_in(func(*map_leaves(tuple(args), _plain), **kwargs))
         except REFUSALS:
             return None
         ours = list(map(_plain, tensors_in(result)))
-    if len(ours) != len(references) or not all(map(_lie_alike, ours, references)):
+    if len(ours) != len(references):
         return None
-    return _passed(call, ours, references)
+    return tuple(not _lie_alike(*pair) for pair in zip(ours, references, strict=True))
+
+
+def pass_view(call: Call, result: Any) -> CheckedOperator | None:
+    """Pass a view all of whose results lie where they should; None where one has no dimensions."""
+    ours = [tensor.detach() for tensor in tensors_in(result)]
+    # A number is shown with its own metrics.
+    return _passed(call, ours, ours) if all(tensor.dim() for tensor in ours) else None
 
 
 def _plain(value: Any) -> Any:
@@ -202,10 +225,9 @@ def _plain(value: Any) -> Any:
 
 
 def _lie_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors with dimensions are the same elements of the same memory."""
+    """Whether two tensors are the same elements of the same memory."""
     return (
-        bool(one.dim())
-        and one.data_ptr() == other.data_ptr()
+        one.data_ptr() == other.data_ptr()
         and one.shape == other.shape
         and one.stride() == other.stride()
         and one.dtype is other.dtype

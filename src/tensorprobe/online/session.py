@@ -25,7 +25,7 @@ from tensorprobe.capture.process import current_rank
 from tensorprobe.errors import ReportError
 from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.online.files import OnlineFiles
-from tensorprobe.online.judging import CheckedOperator, check_call, check_view
+from tensorprobe.online.judging import CheckedOperator, check_call, find_misplaced, pass_view
 from tensorprobe.online.options import Options
 from tensorprobe.online.places import Places
 from tensorprobe.online.report import Failure, OnlineReport, Tally, failure_of
@@ -173,9 +173,7 @@ class OnlineSession:
                 if reason:
                     with self._lock:
                         self._tally.skip(call.facts.name, reason)
-                elif not (
-                    self._is_quick(call.facts) and self._pass_view(call, args, kwargs, result)
-                ):
+                elif not (call.facts.is_view and self._pass_view(call, args, kwargs, result)):
                     if not call.is_kept:
                         # A view changes nothing, so that what it was given can still be taken.
                         call = begin_call(partial(replace, call), call.facts, args, kwargs)
@@ -191,7 +189,11 @@ class OnlineSession:
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> bool:
         """Take a view that lies where it should, of a base that is as it was; else False."""
-        checked = None if find_touched(call) else check_view(call, args, kwargs, result)
+        call.misplaced = find_misplaced(call.func, args, kwargs, result) or ()
+        is_right = bool(call.misplaced) and not any(call.misplaced)
+        if not is_right or not self._is_quick(call.facts) or find_touched(call):
+            return False
+        checked = pass_view(call, result)
         if checked is not None:
             self._take_checked(call, _done(checked))
         return checked is not None

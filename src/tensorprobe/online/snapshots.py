@@ -19,7 +19,7 @@ import torch
 from tensorprobe.online.selection import OperatorFacts
 from tensorprobe.precheck.side import share_memory
 from tensorprobe.replay.arguments import map_leaves, tensors_in
-from tensorprobe.summary.host import fetch, have_equal_bits
+from tensorprobe.summary.host import fetch, hold_same_bits
 
 __all__ = ["Call", "Snapshot", "begin_call", "begin_view", "end_call", "find_touched"]
 
@@ -84,8 +84,10 @@ class Call:
         nbytes: how large all of it is.
         results: what it returned.
         left: what it left of those inputs that it may have written into, by their places.
-        touched: the places of inputs that have changed though it should not write into them.
+        touched: the places of inputs that may have changed though it should not write into them.
         shared: of each result, whether it is memory of an input.
+        misplaced: of each result of a view, whether it lies elsewhere than it should.
+        default_dtype: torch's when it was made.
         is_kept: whether its inputs were taken; of a view they are not.
     """
 
@@ -106,6 +108,8 @@ class Call:
     left: dict[int, torch.Tensor] = field(default_factory=dict)
     touched: tuple[int, ...] = ()
     shared: tuple[bool, ...] = ()
+    misplaced: tuple[bool, ...] = ()
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     is_kept: bool = True
     _left: Snapshot | None = None
     _left_places: list[int] = field(default_factory=list)
@@ -202,30 +206,26 @@ def end_call(call: Call, result: Any, *, waits: bool) -> None:
 
 
 def find_touched(call: Call, written: Collection[int] = ()) -> tuple[int, ...]:
-    """Return the places of inputs on the host that changed though nothing says that they may.
+    """Return the places of inputs that may have changed though nothing says that they may.
 
     Args:
         call: the call, just after it was made.
         written: the places of those that it may write into.
     """
-    if call.facts.writes_unseen:
-        return ()
     memories = {_memory_of(call.live[place]) for place in written}
+    pairs = enumerate(zip(call.given.tensors, call.live, strict=True))
     return tuple(
         place
-        for place, (before, now) in enumerate(zip(call.given.tensors, call.live, strict=True))
-        if now.is_cpu
-        and _memory_of(now) not in memories
-        and not (have_equal_bits(before, now) or torch.equal(before, now.detach()))
-        # NaN is equal to none, and its bits are.
-        and not torch.equal(_bits_of(before), _bits_of(now))
+        for place, (before, now) in pairs
+        if _memory_of(now) not in memories and _may_have_changed(call, before, now.detach())
     )
 
 
-def _bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's bytes in its own order, however it lies."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.contiguous().reshape(-1).view(torch.uint8)
+def _may_have_changed(call: Call, before: torch.Tensor, now: torch.Tensor) -> bool:
+    if not now.is_cpu:
+        # To look would be to wait for the device; of a user's operator it is looked at later.
+        return call.facts.writes_unseen
+    return not hold_same_bits(before, now)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

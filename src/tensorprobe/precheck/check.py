@@ -46,7 +46,7 @@ from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord
 from tensorprobe.replay.refusals import REFUSALS
-from tensorprobe.summary.host import fetch, have_equal_bits
+from tensorprobe.summary.host import fetch, hold_same_bits
 
 __all__ = ["check_call", "check_made_call"]
 
@@ -108,7 +108,8 @@ def check_made_call(
     find_written: FindWritten,
     settled: SettledDoubts,
     *,
-    touched: Collection[int] | None = (),
+    touched: Collection[int] = (),
+    default_dtype: torch.dtype | None = None,
 ) -> CheckedCall:
     """Check a call that the run itself has just made; nothing of it is random.
 
@@ -118,11 +119,12 @@ def check_made_call(
         candidate: what it returned.
         find_written: returns what the call left of an input tensor, by its place.
         settled: what was found out in earlier checks of this kind.
-        touched: the places of inputs that changed though they should not; None where any may have.
+        touched: the places of inputs that may have changed though they should not.
+        default_dtype: torch's when the call was made.
     """
     sides.take_candidate(candidate)
     try:
-        check = _Check(name, sides, sides.watch, settled)
+        check = _Check(name, sides, sides.watch, settled, default_dtype)
         return check.run_made(find_written, candidate, touched)
     except CannotJudgeError as err:
         return CheckedCall("SKIP", message=str(err))
@@ -137,11 +139,13 @@ class _Check:
         sides: BothSides,
         watch: Stopwatch,
         settled: SettledDoubts | None = None,
+        default_dtype: torch.dtype | None = None,
     ) -> None:
         self._outputs = OutputJudge(name, sides, watch, settled)
         self._name = name
         self._sides = sides
         self._choice = Choice(sides)
+        self._default_dtype = default_dtype
 
     def run(self) -> CheckedCall:
         """Run both sides and judge what they gave."""
@@ -182,7 +186,7 @@ class _Check:
         self,
         find_written: FindWritten,
         candidate: Side,
-        touched: Collection[int] | None,
+        touched: Collection[int],
     ) -> CheckedCall:
         """Run the reference of a call that was made, and judge what the call gave."""
         reference = self._sides.run_reference()
@@ -217,6 +221,8 @@ class _Check:
         if candidate.shared and candidate.shared[index] is not reference.shared[index]:
             should = "should" if reference.shared[index] else "should not"
             reason = f"it {should} be memory of an input"
+        if not reason and candidate.misplaced and candidate.misplaced[index]:
+            reason = "it is a view of other elements of its base, or another view of them"
         ours, wanted = candidate.outputs[index].dtype, self._dtypes(reference)
         if index < len(wanted) and ours != wanted[index]:
             # What a kernel of another device hands on beside its result may be wider.
@@ -232,33 +238,37 @@ class _Check:
         """Return the dtypes of the results as the CPU gives them; none if it does not run."""
         if not self._sides.is_raised:
             return tuple(output.dtype for output in reference.outputs)
+        # What a user's operator gives may be a matter of any of its arguments, and what others give
+        # one of torch's default, which the run may have changed since.
+        default = torch.get_default_dtype()
+        if self._name.api_type != "Aten" or default is not self._default_dtype:
+            return ()
         call = self._sides.plain
-        # Of other arguments than tensors the kind may decide, of these the value does.
-        told = (bool, torch.dtype)
         settings = tuple(
-            value if isinstance(value, told) else type(value)
-            for value in (*call.args, *call.kwargs.values())
+            (key, _setting_of(value))
+            for key, value in (*enumerate(call.args), *call.kwargs.items())
         )
         given = tuple((tensor.dtype, tensor.dim() == 0) for tensor in self._sides.inputs())
-        kind = (call.function, settings, given, torch.get_default_dtype())
+        kind = (call.function, settings, given, default)
         known = _DTYPES.get(kind)
         if known is None:
             try:
                 outputs = self._sides.candidate(torch.device("cpu")).outputs
             except REFUSALS:
-                outputs = []
-            known = _DTYPES[kind] = tuple(output.dtype for output in outputs)
+                return ()
+            known = tuple(output.dtype for output in outputs)
+            if torch.get_default_dtype() is not default:
+                return ()
+            _DTYPES[kind] = known
         return known
 
     def _judge_untouched(
-        self, reference: Side, find_written: FindWritten, touched: Collection[int] | None
+        self, reference: Side, find_written: FindWritten, touched: Collection[int]
     ) -> Iterator[CheckedOutput]:
         """Hold inputs that the reference does not write into against what they were."""
         for place, before in enumerate(self._sides.inputs()):
-            if place in reference.written or (touched is not None and place not in touched):
-                continue
-            left = find_written(place)
-            if left is None or have_equal_bits(fetch(left), before):
+            left = find_written(place) if place in touched else None
+            if left is None or place in reference.written or hold_same_bits(fetch(left), before):
                 continue
             reason = "the device wrote into it, the reference does not"
             judgement = Judgement("error", reason, excess=math.inf)
@@ -349,3 +359,12 @@ class _Check:
         if is_torchs and self._name.api_name.rpartition(".")[2] in CASTS:
             lines.append("a cast is of limited value: the reference is rounded the same way")
         return "; ".join(lines)
+
+
+def _setting_of(value: object) -> object:
+    """Return what of an argument that is no tensor may decide on the dtype of a result."""
+    if isinstance(value, (bool, torch.dtype)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_setting_of, value))
+    return type(value)

@@ -5,12 +5,14 @@ topk, sort, argmax ─► Choice ─► both sides in one order ─► places th
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 
 from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.checked_call import CheckedOutput
+from tensorprobe.precheck.judge import Verdict
 from tensorprobe.precheck.picks import Pick, pick_output
 from tensorprobe.precheck.side import Side
 from tensorprobe.replay.chosen_places import (
@@ -63,13 +65,22 @@ class Choice:
         return not torch.equal(ours, theirs)
 
     def among_equals(self, output: CheckedOutput) -> CheckedOutput:
-        """Let places that are not the reference's pass, if equal values stand there."""
+        """Let places that are not the reference's pass if equal values stand there, and only then.
+
+        A choice is made of the very numbers that were given, so that no noise excuses another one.
+        """
         ours, theirs = output.candidate, output.reference
-        if output.judgement.verdict != "error" or ours is None or theirs is None:
+        if output.judgement.verdict not in ("error", "warning") or ours is None or theirs is None:
             return output
         given = self._sides.inputs()[0]
-        if not hold_equal_values(self._sides.api_name, given, ours, theirs, self._axis):
-            return output
-        message = f"{output.judgement.message}; the values there are equal, and any is right"
-        judgement = replace(output.judgement, verdict="warning", message=message, excess=1.0)
+        is_right = hold_equal_values(self._sides.api_name, given, ours, theirs, self._axis)
+        verdict: Verdict = "warning" if is_right else "error"
+        reason = "equal values stand there, and any is right" if is_right else "others stand there"
+        first = output.judgement.message.partition(";")[0]
+        judgement = replace(
+            output.judgement,
+            verdict=verdict,
+            message=f"{first}; {reason}",
+            excess=1.0 if is_right else math.inf,
+        )
         return replace(output, judgement=judgement)

@@ -37,6 +37,7 @@ class Side:
         leaves: the inputs that want gradients, by their place among the input tensors.
         drew_random: whether random numbers were drawn.
         shared: of each output, whether it is memory of an input; empty if nobody asked.
+        misplaced: of each output of a view, whether it lies elsewhere than it should.
         seconds: the time in the call itself.
     """
 
@@ -46,6 +47,7 @@ class Side:
     leaves: dict[int, torch.Tensor] = field(default_factory=dict)
     drew_random: bool = False
     shared: tuple[bool, ...] = ()
+    misplaced: tuple[bool, ...] = ()
     seconds: float = 0.0
 
 

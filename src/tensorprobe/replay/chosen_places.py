@@ -36,6 +36,8 @@ _OF_ALL = frozenset(("argmax", "argmin"))
 _DIMENSION_PLACES = {"kthvalue": 2, "topk": 2}
 # They return each place once at most.
 _WITHOUT_REPETITION = frozenset(("argsort", "sort", "topk"))
+# Each place is one of those up to it.
+_OF_WHAT_CAME_BEFORE = frozenset(("cummax", "cummin"))
 _SORTED_PLACE = 4
 
 
@@ -45,8 +47,9 @@ def place_result(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     >>> place_result("topk", (None, 2), {}), place_result("sort", (None,), {"stable": True})
     (1, None)
     """
-    # A stable sort keeps the order of equal values.
-    return None if kwargs.get("stable") else _RESULTS.get(operation)
+    # A stable sort keeps the order of equal values; a dimension may be called by a name.
+    is_other = kwargs.get("stable") or isinstance(_dimension_of(operation, args, kwargs), str)
+    return None if is_other else _RESULTS.get(operation)
 
 
 def is_unordered(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -63,11 +66,15 @@ def find_axis(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     >>> find_axis("argmax", (None,), {}) is None
     True
     """
-    place = _DIMENSION_PLACES.get(operation, 1)
-    given = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else None))
+    given = _dimension_of(operation, args, kwargs)
     if isinstance(given, int) and not isinstance(given, bool):
         return given
     return None if operation in _OF_ALL else -1
+
+
+def _dimension_of(operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    place = _DIMENSION_PLACES.get(operation, 1)
+    return kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else None))
 
 
 def hold_equal_values(
@@ -95,6 +102,10 @@ def hold_equal_values(
     if operation in _WITHOUT_REPETITION and got.shape[axis] > 1:
         ordered = got.sort(axis).values
         if bool((ordered.diff(dim=axis) == 0).any()):
+            return False
+    if operation in _OF_WHAT_CAME_BEFORE and got.numel():
+        steps = torch.arange(got.shape[axis]).reshape([-1] + [1] * (got.dim() - 1))
+        if bool((got.movedim(axis, 0) > steps).any()):
             return False
     chosen, right = given.gather(axis, got), given.gather(axis, wanted)
     is_same = chosen == right

@@ -18,6 +18,7 @@ __all__ = [
     "fetch",
     "from_host",
     "have_equal_bits",
+    "hold_same_bits",
     "is_plain",
     "place_of",
     "send",
@@ -116,6 +117,24 @@ def have_equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if size > 1 and merged_layout(one) != ((1, size),):
         return False
     return not _compare_memory(one.data_ptr(), other.data_ptr(), size * one.element_size())
+
+
+def hold_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors on the host hold the same numbers, or at least the same bits.
+
+    However they lie; NaN is equal to no number, but its bits are.
+
+    >>> hold_same_bits(torch.ones(2, 4)[:, ::2], torch.ones(2, 2))
+    True
+    """
+    if have_equal_bits(one, other) or torch.equal(one, other):
+        return True
+    return one.dtype is other.dtype and torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _are_odd(tensor: torch.Tensor) -> bool:
