@@ -19,10 +19,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import numpy as np
 import torch
 
-from tensorprobe.crc32 import crc32, load_crc32
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.metrics.kernel import compiled
 from tensorprobe.metrics.statistics import measure_array
+from tensorprobe.system.crc32 import crc32, load_crc32
 
 SIZE = 256 << 20
 ROUNDS = 25

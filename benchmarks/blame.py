@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensorprobe.blame import blame
+from tensorprobe.blame.after_compare import Judge
 from tensorprobe.compare import compare
-from tensorprobe.conclude import Judge
 
 SHARED = Path(__file__).parents[2] / "shared" / "faultbench"
 

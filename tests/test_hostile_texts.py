@@ -17,10 +17,10 @@ import pytest
 
 from conftest import REPOSITORY
 from hostile_dump import HOSTILE, commands_in, write_hostile_dump
-from tensorprobe.clean_text import clean_text, one_line
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.overflow_text import OriginLine, print_overflow_end
 from tensorprobe.report.precheck_text import CallLine, print_precheck
+from tensorprobe.system.clean_text import clean_text, one_line
 
 # The name of the folder that the dumps are in is a text of somebody's, too.
 ODD = "odd \x1b[31m\u202e\nforged line"

@@ -2,7 +2,7 @@
 
 import sys
 
-from tensorprobe.ctrl_c import end_at_once
+from tensorprobe.system.ctrl_c import end_at_once
 
 __all__ = ["start"]
 

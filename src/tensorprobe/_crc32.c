@@ -402,7 +402,7 @@ static PyMethodDef METHODS[] = {
 static struct PyModuleDef MODULE = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_crc32",
-    .m_doc = "CRC-32 of memory; tensorprobe.crc32 is the way in.",
+    .m_doc = "CRC-32 of memory; tensorprobe.system.crc32 is the way in.",
     .m_size = 0,
     .m_methods = METHODS,
 };

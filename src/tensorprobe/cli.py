@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tensorprobe._version import __version__
-from tensorprobe.byte_sizes import parse_bytes
-from tensorprobe.clean_text import one_line
 from tensorprobe.ending import Manner, ended
 from tensorprobe.errors import ConfigError
+from tensorprobe.system.byte_sizes import parse_bytes
+from tensorprobe.system.clean_text import one_line
 
 __all__ = ["main", "run"]
 
@@ -543,8 +543,8 @@ def _quick_imports() -> Iterator[None]:
 
 def _compare(arguments: argparse.Namespace) -> int:
     with _quick_imports():
+        from tensorprobe.blame.after_compare import judge_for
         from tensorprobe.compare.command import compare_dumps
-        from tensorprobe.conclude import judge_for
 
     jobs = arguments.jobs
     if jobs is not None and jobs < 1:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from tensorprobe.errors import ConfigError
-from tensorprobe.textfile import find_near, read_json, read_yaml, show_path
+from tensorprobe.system.text_file import find_near, read_json, read_yaml, show_path
 
 __all__ = [
     "DEFAULT_DUMP_PATH",

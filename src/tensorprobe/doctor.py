@@ -15,11 +15,11 @@ import subprocess
 import sys
 
 from tensorprobe._version import __version__
-from tensorprobe.compiled import load_compiled
-from tensorprobe.crc32 import MODULE as CRC32_MODULE
 from tensorprobe.metrics.kernel import compiled
 from tensorprobe.older_tools import owner_of_msprobe
 from tensorprobe.report.rows import Finding
+from tensorprobe.system.crc32 import MODULE as CRC32_MODULE
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["examine"]
 

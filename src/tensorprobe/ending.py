@@ -14,10 +14,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from tensorprobe.clean_text import clean_text
-from tensorprobe.ctrl_c import INTERRUPTED, handler_now, raise_once, set_handler, was_raised
 from tensorprobe.errors import TensorprobeError
-from tensorprobe.standard_streams import Output, complain, outputs
+from tensorprobe.system.clean_text import clean_text
+from tensorprobe.system.ctrl_c import INTERRUPTED, handler_now, raise_once, set_handler, was_raised
+from tensorprobe.system.standard_streams import Output, complain, outputs
 
 __all__ = ["DEBUG_VARIABLE", "Manner", "ended"]
 

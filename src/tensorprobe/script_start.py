@@ -20,7 +20,7 @@ if __name__ == "__main__":
     if is_file and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         # Python has put the folder of this file there.
         sys.path[0] = os.path.dirname(os.path.realpath("".join(sys.argv[1:2])))
-    from tensorprobe.ctrl_c import end_at_once
+    from tensorprobe.system.ctrl_c import end_at_once
 
     # Until the script begins nobody is to see where in us it was interrupted.
     end_at_once()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensorprobe.cores import count_cores
+from tensorprobe.system.cores import count_cores
 
 __all__ = ["calls_of", "every_core", "records_of"]
 

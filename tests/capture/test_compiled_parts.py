@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger, drafts, graph_edges, stacks
-from tensorprobe.compiled import load_compiled
 from tensorprobe.summary import host
 from tensorprobe.summary.statistics import Measured
+from tensorprobe.system.extensions import load_compiled
 
 pytestmark = pytest.mark.skipif(
     load_compiled("tensorprobe.capture._calls") is None, reason="built without a C compiler"

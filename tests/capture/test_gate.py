@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
-from tensorprobe.compiled import load_compiled
+from tensorprobe.system.extensions import load_compiled
 
 pytestmark = pytest.mark.skipif(
     load_compiled("tensorprobe.capture._calls") is None, reason="built without a C compiler"

@@ -16,7 +16,7 @@ import torch
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
-from tensorprobe.cores import count_cores
+from tensorprobe.system.cores import count_cores
 
 
 def layouts() -> dict[str, torch.Tensor]:

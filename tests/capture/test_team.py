@@ -16,8 +16,8 @@ from kept_runs import every_core
 from team_files import MEGABYTE, TeamFiles, has_compiled_team
 
 from tensorprobe.capture.teamwork import find_region
-from tensorprobe.compiled import load_compiled
 from tensorprobe.summary.statistics import StatisticsQueue
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["every_core"]
 

@@ -15,7 +15,7 @@ from team_files import has_compiled_team
 from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger, teamwork
-from tensorprobe.cores import count_cores
+from tensorprobe.system.cores import count_cores
 
 __all__ = ["every_core"]
 

@@ -21,8 +21,8 @@ from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.teamwork import find_region
 from tensorprobe.capture.transport import TensorTransport
-from tensorprobe.interrupts import uninterrupted
 from tensorprobe.store.pending_file import PendingFile
+from tensorprobe.system.interrupts import uninterrupted
 
 __all__ = ["every_core"]
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from tensorprobe.capture.transport import TensorTransport
-from tensorprobe.cores import count_cores
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.store.background import allocate_plain
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.tensor_file import load_tensor
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
+from tensorprobe.system.cores import count_cores
 
 MIB = 1 << 20
 

@@ -24,7 +24,7 @@ from tensorprobe.records import CallRecord, DumpInfo, Frame, TensorValue
 from tensorprobe.show.command import show_dump
 from tensorprobe.store import DumpWriter, open_dump
 from tensorprobe.store.leaves import leaves_of
-from tensorprobe.textfile import read_yaml
+from tensorprobe.system.text_file import read_yaml
 
 SECONDS_PER_INPUT = 20
 MEMORY_LIMIT = 1 << 30

@@ -10,10 +10,10 @@ import pytest
 
 from tensorprobe import PrecisionDebugger
 from tensorprobe.dtypes import DTYPES
-from tensorprobe.new_file import make_anew
 from tensorprobe.records import CallRecord, DumpInfo, ScalarValue
 from tensorprobe.store import DumpWriter, TensorData, open_dump
 from tensorprobe.store.error_log import ErrorLog
+from tensorprobe.system.new_file import make_anew
 
 CALL = CallRecord("Torch.relu.0.forward", inputs=(ScalarValue("int", 1),))
 DATA = TensorData(DTYPES["torch.float32"], np.ones(3, np.float32))

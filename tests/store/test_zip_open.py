@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.store.tensor_bytes import pt_pieces, write_whole_file
 from tensorprobe.store.tensor_file import load_tensor
 from tensorprobe.store.zip_directory import read_directory
+from tensorprobe.system.extensions import load_compiled
 from tensorprobe.tensor_data import TensorData
 
 COMPILED: Any = load_compiled("tensorprobe.store._zip_open", "open_zip")

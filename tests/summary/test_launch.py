@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.summary.statistics import Measured
+from tensorprobe.system.extensions import load_compiled
 
 _launch = load_compiled("tensorprobe.summary._launch", "Rows")
 pytestmark = pytest.mark.skipif(_launch is None, reason="built without a C compiler")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tensorprobe.ctrl_c import end_at_once
+from tensorprobe.system.ctrl_c import end_at_once
 
 __all__ = ["main"]
 

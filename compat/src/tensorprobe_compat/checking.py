@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tensorprobe.cli import main as tensorprobe
 from tensorprobe.ending import Manner, ended
-from tensorprobe.standard_streams import complain
+from tensorprobe.system.standard_streams import complain
 from tensorprobe_compat import other_words, precheck_words
 
 __all__ = ["run_overflow_check", "run_ut"]

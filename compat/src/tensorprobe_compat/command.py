@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from tensorprobe.clean_text import one_line
 from tensorprobe.cli import main as tensorprobe
 from tensorprobe.ending import ended
 from tensorprobe.errors import ConfigError
+from tensorprobe.system.clean_text import one_line
 from tensorprobe_compat import __version__, compare_words, other_words, precheck_words
 from tensorprobe_compat.parse_shell import run_shell
 

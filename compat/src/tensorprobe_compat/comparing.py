@@ -77,9 +77,9 @@ def compare(
         CompareError: a dump cannot be opened, an argument cannot be used, or a result cannot
             be written. It is a `tensorprobe.TensorprobeError`.
     """
+    from tensorprobe.blame.after_compare import judge_for
     from tensorprobe.compare.command import compare_dumps
-    from tensorprobe.conclude import judge_for
-    from tensorprobe.standard_streams import complain
+    from tensorprobe.system.standard_streams import complain
 
     has_mapping = data_mapping is not None
     # The two JSON files take the place of the table and of the advice.

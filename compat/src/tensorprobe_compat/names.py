@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorprobe.older_tools import name_clash
-from tensorprobe.standard_streams import complain
+from tensorprobe.system.standard_streams import complain
 
 __all__ = ["tell_of_clash"]
 

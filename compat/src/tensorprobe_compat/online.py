@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from tensorprobe import OnlineCheck
-from tensorprobe.standard_streams import complain
+from tensorprobe.system.standard_streams import complain
 
 __all__ = ["PtdbgDispatch"]
 

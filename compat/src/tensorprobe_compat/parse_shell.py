@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tensorprobe.cli import main as tensorprobe
-from tensorprobe.ctrl_c import INTERRUPTED
 from tensorprobe.names import ptdbg_pattern
-from tensorprobe.standard_streams import complain
+from tensorprobe.system.ctrl_c import INTERRUPTED
+from tensorprobe.system.standard_streams import complain
 
 __all__ = ["ParseShell", "run_shell"]
 

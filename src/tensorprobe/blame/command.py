@@ -9,9 +9,9 @@ from typing import Any
 from tensorprobe.blame.conclusion import Accused
 from tensorprobe.blame.run import Investigation, investigate
 from tensorprobe.blame.text import conclusion_lines
-from tensorprobe.clean_text import one_line
 from tensorprobe.errors import RebuildError
 from tensorprobe.report.lines import print_line, warn_line
+from tensorprobe.system.clean_text import one_line
 
 __all__ = ["blame_dumps"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
 from tensorprobe.blame.places import short_path
 from tensorprobe.blame.start import StartDifferences
-from tensorprobe.clean_text import clean_text
+from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["conclusion_lines", "count_tensors", "distance_words", "even_out"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tensorprobe.errors import ConfigError
 from tensorprobe.older_tools import is_as_shipped
-from tensorprobe.textfile import read_yaml, show_path
+from tensorprobe.system.text_file import read_yaml, show_path
 
 __all__ = ["OWN_LIST", "ApiList", "edited_list"]
 

@@ -17,10 +17,10 @@ from tensorprobe.capture.older_tools import OlderDebugger
 from tensorprobe.capture.ptdbg_options import is_on
 from tensorprobe.config import load_config
 from tensorprobe.errors import TensorprobeError
-from tensorprobe.standard_streams import announce
 from tensorprobe.store.checker_writer import write_checker_files
 from tensorprobe.store.dump import RankDump
 from tensorprobe.store.locate import open_dump
+from tensorprobe.system.standard_streams import announce
 
 __all__ = ["CheckerCapture", "CheckerDebugger"]
 

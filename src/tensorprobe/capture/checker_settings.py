@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.errors import ConfigError
-from tensorprobe.textfile import read_json, show_path
+from tensorprobe.system.text_file import read_json, show_path
 
 __all__ = ["CheckerConfig", "CheckerSettings"]
 

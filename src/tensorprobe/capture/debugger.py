@@ -42,11 +42,11 @@ from tensorprobe.capture.token_range import TokenRange
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config, change_config
 from tensorprobe.errors import ConfigError
-from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
 from tensorprobe.records import DumpInfo
 from tensorprobe.store.runs import Run
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.summary.statistics import release_tables
+from tensorprobe.system.interrupts import is_raised_by_handler, uninterrupted
 
 __all__ = ["PrecisionDebugger"]
 

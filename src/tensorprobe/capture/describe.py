@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.records import (
     DeviceValue,
     DictValue,
@@ -31,6 +30,7 @@ from tensorprobe.records import (
     UnknownValue,
     Value,
 )
+from tensorprobe.system.interrupts import is_raised_by_handler
 
 __all__ = ["KNOWN_INTS", "Drafted", "describe", "tensors_in", "values_of"]
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.store.leaf_encode import EncodesItself, encode_tensor, read_drafts
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary import host
@@ -26,6 +25,7 @@ from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.host import PLAIN_DTYPES
 from tensorprobe.summary.layout import merge_layout, merged_layout
 from tensorprobe.summary.statistics import Measured
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["Draft", "DraftTable", "Numbers", "PartDraft", "is_plain", "make_draft"]
 

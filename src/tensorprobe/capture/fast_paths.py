@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from tensorprobe.compiled import load_compiled
+from tensorprobe.system.extensions import load_compiled
 
 if TYPE_CHECKING:
     from tensorprobe.capture.functions import FunctionWatcher

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tensorprobe.capture.transforms import below_vmap, is_transforming
-from tensorprobe.compiled import load_compiled
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = [
     "InputEdges",

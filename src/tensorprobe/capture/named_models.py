@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.errors import ConfigError
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["COMPILED", "Models", "ModuleNames", "named_models", "named_modules_of"]
 

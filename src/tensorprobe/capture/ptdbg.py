@@ -20,8 +20,8 @@ from tensorprobe.capture.older_tools import OlderDebugger
 from tensorprobe.capture.ptdbg_files import TagFolder
 from tensorprobe.capture.ptdbg_options import Level, Names, PtdbgHook, PtdbgOptions, is_on
 from tensorprobe.errors import ConfigError
-from tensorprobe.standard_streams import announce
 from tensorprobe.store.dump import RankDump
+from tensorprobe.system.standard_streams import announce
 
 __all__ = ["PtdbgDebugger", "PtdbgSwitch"]
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from tensorprobe.names import ApiCall, ModuleCall, parse_call, ptdbg_name
 from tensorprobe.records import CallRecord, TensorValue
-from tensorprobe.standard_streams import announce
 from tensorprobe.store.checker_writer import CheckerKeys, write_checker_files
 from tensorprobe.store.dump import RankDump
 from tensorprobe.store.ptdbg_writer import PtdbgForm, write_ptdbg
 from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.runs import tell_of_earlier_steps
+from tensorprobe.system.standard_streams import announce
 
 __all__ = ["TagFolder"]
 

@@ -33,10 +33,10 @@ from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.capture.mode_places import is_in_backward_pass
 from tensorprobe.capture.notices import Notices
 from tensorprobe.config import DEFAULT_DUMP_PATH, Config
-from tensorprobe.ctrl_c import give_back
 from tensorprobe.errors import ConfigError
-from tensorprobe.standard_streams import complain, reserve_descriptors
 from tensorprobe.store.forks import in_process, this_process
+from tensorprobe.system.ctrl_c import give_back
+from tensorprobe.system.standard_streams import complain, reserve_descriptors
 
 __all__ = ["Stepping", "follow_optimizer", "main", "run_script"]
 

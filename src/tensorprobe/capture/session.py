@@ -51,12 +51,12 @@ from tensorprobe.capture.traces import TraceGuard
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.capture.written import written_tensors
 from tensorprobe.config import Config
-from tensorprobe.interrupts import uninterrupted
 from tensorprobe.names import backward_of
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.store.writer import DumpWriter
+from tensorprobe.system.interrupts import uninterrupted
 
 __all__ = ["Session"]
 

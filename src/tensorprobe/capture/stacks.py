@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.records import Frame
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["StackReader"]
 

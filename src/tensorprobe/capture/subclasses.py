@@ -22,9 +22,9 @@ import torch
 
 from tensorprobe.capture.drafts import Draft, PartDraft
 from tensorprobe.capture.transforms import below_vmap, is_wrapped, unwrap
-from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.records import DictValue, TensorValue, UnknownValue
 from tensorprobe.summary.host import is_plain
+from tensorprobe.system.interrupts import is_raised_by_handler
 
 __all__ = ["OnPart", "describe_unusual"]
 

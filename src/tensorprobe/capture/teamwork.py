@@ -22,8 +22,6 @@ import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
 from tensorprobe.capture.transforms import without_transforms
-from tensorprobe.compiled import load_compiled
-from tensorprobe.interrupts import uninterrupted
 from tensorprobe.store.forks import in_process, this_process
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.host import view_place
@@ -35,6 +33,8 @@ from tensorprobe.summary.statistics import (
     numbers_of,
     plan_on_host,
 )
+from tensorprobe.system.extensions import load_compiled
+from tensorprobe.system.interrupts import uninterrupted
 
 __all__ = ["Borrow", "Team", "has_team", "make_team"]
 

@@ -24,11 +24,11 @@ from typing import Any, Protocol
 import torch
 
 from tensorprobe.capture.teamwork import Team
-from tensorprobe.cores import count_cores
 from tensorprobe.store.background import BackgroundWriter, Buffer, BufferPool
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.tensor_bytes import contiguous_bytes
 from tensorprobe.summary.host import place_of, to_host, view_place
+from tensorprobe.system.cores import count_cores
 
 __all__ = ["Lane", "TensorTransport"]
 

@@ -9,9 +9,9 @@ The room has the name of its one public function, and can be called like it.
 
 from __future__ import annotations
 
-from tensorprobe.callable_room import make_callable
 from tensorprobe.compare.result import ComparisonResult, PartResult, Tally
 from tensorprobe.compare.run import compare
+from tensorprobe.system.callable_module import make_callable
 
 __all__ = ["ComparisonResult", "PartResult", "Tally", "compare"]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tensorprobe.clean_text import clean_text
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, SavedValue, parse_call
 from tensorprobe.report.table import new_report
+from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["Advice", "Failure", "advise", "by_the_table", "write_advice"]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tensorprobe.errors import ConfigError, DumpError
 from tensorprobe.store import Dump, RankDump
 from tensorprobe.store.locate import data_folders_of, place_of
-from tensorprobe.textfile import read_json, read_yaml, show_path
+from tensorprobe.system.text_file import read_json, read_yaml, show_path
 
 __all__ = [
     "Inputs",

@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.clean_text import clean_text
 from tensorprobe.compare.advise import Failure, advise, by_the_table, write_advice
 from tensorprobe.compare.evidence import PartEvidence, is_unlike
 from tensorprobe.compare.first_difference import FirstDifference
@@ -38,7 +37,8 @@ from tensorprobe.report.table import Cell, Fill, Table
 from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
-from tensorprobe.thread_pool import start_thread
+from tensorprobe.system.clean_text import clean_text
+from tensorprobe.system.thread_pool import start_thread
 
 __all__ = ["PartComparison", "PartFiles", "mode_of"]
 

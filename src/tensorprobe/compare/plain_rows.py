@@ -14,9 +14,9 @@ from tensorprobe.compare.cells import shape_text
 from tensorprobe.compare.judge import GRAD_INCONSISTENT, NEEDS_CHECK
 from tensorprobe.compare.leaves import state_at
 from tensorprobe.compare.pairs import Pair, Row
-from tensorprobe.compiled import load_compiled
-from tensorprobe.powers_of_ten import powers_of_ten
 from tensorprobe.store.leaves import Leaf
+from tensorprobe.system.extensions import load_compiled
+from tensorprobe.system.powers_of_ten import powers_of_ten
 
 __all__ = ["PlainRows", "load_plain_rows"]
 

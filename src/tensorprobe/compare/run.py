@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.clean_text import one_line
 from tensorprobe.compare.advise import by_the_table, write_advice
 from tensorprobe.compare.evidence import AskWho, PartEvidence
 from tensorprobe.compare.first_difference import add_answer, write_differences
@@ -35,7 +34,8 @@ from tensorprobe.report.result_folder import free_timestamp, make_folder
 from tensorprobe.store import Dump, open_dump
 from tensorprobe.store.json_text import collector_paused
 from tensorprobe.store.locate import place_of
-from tensorprobe.textfile import show_path
+from tensorprobe.system.clean_text import one_line
+from tensorprobe.system.text_file import show_path
 
 __all__ = ["compare", "compare_inputs"]
 

@@ -2,8 +2,8 @@
 
 import sys
 
-from tensorprobe.ctrl_c import end_at_once
 from tensorprobe.ending import Manner, ended
+from tensorprobe.system.ctrl_c import end_at_once
 
 
 def _show(_: Manner) -> int:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tensorprobe.blame.after_compare import Judge
 from tensorprobe.blame.command import blame_dumps
 from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.compare.command import compare_dumps
-from tensorprobe.conclude import Judge
 from tensorprobe.report.lines import print_line
 from tensorprobe.show.command import show_dump
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from tensorprobe.cores import count_cores
 from tensorprobe.metrics.pair_layout import PairLayout, cut_pieces, find_mapping, release_pages
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.cores import count_cores
+from tensorprobe.system.thread_pool import ThreadPool
 
 __all__ = ["PIECE_BYTES", "over_pieces"]
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tensorprobe.cores import count_cores
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.metrics.pair import measure_pair
 from tensorprobe.metrics.pair_numbers import PairNumbers, equal_pair
+from tensorprobe.system.cores import count_cores
+from tensorprobe.system.thread_pool import Pending, ThreadPool
 from tensorprobe.tensor_data import TensorData
-from tensorprobe.thread_pool import Pending, ThreadPool
 
 __all__ = ["MeasuredPair", "PairSource", "is_same_file", "measure_pairs"]
 

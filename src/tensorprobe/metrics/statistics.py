@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.cores import count_cores
 from tensorprobe.dtypes import DType, widen
 from tensorprobe.metrics import statistics_numpy
 from tensorprobe.metrics.kernel import Kernel, load_kernel
 from tensorprobe.metrics.statistics_numpy import UNITS, PieceStatistics
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.cores import count_cores
+from tensorprobe.system.thread_pool import ThreadPool
 
 __all__ = ["ArrayStatistics", "count_into_bins", "measure_array"]
 

@@ -20,7 +20,7 @@ from tensorprobe.online.options import make_options
 from tensorprobe.online.report import OnlineReport
 from tensorprobe.online.session import OnlineSession
 from tensorprobe.report.online_text import summary_lines
-from tensorprobe.standard_streams import complain
+from tensorprobe.system.standard_streams import complain
 
 __all__ = ["OnlineCheck"]
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorprobe.clean_text import one_line
 from tensorprobe.dtypes import DTYPES, widen
 from tensorprobe.metrics.pair import Unavailable, relative_distance
 from tensorprobe.online.judging import CheckedOperator, JudgedOutput
@@ -25,6 +24,7 @@ from tensorprobe.report.online_columns import ONLINE_TITLES
 from tensorprobe.report.table import Cell, reporting_trouble
 from tensorprobe.store.tensor_bytes import npy_pieces, write_whole_file
 from tensorprobe.summary.host import to_host
+from tensorprobe.system.clean_text import one_line
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["OnlineFiles", "place_of_call"]

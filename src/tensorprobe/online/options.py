@@ -11,9 +11,9 @@ from typing import Literal, cast
 
 import torch
 
-from tensorprobe.cores import count_cores
 from tensorprobe.errors import ConfigError
-from tensorprobe.textfile import find_near
+from tensorprobe.system.cores import count_cores
+from tensorprobe.system.text_file import find_near
 
 __all__ = ["Mode", "Options", "Precision", "make_options"]
 

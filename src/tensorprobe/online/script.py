@@ -17,7 +17,7 @@ from tensorprobe.capture.launch import start_watched
 from tensorprobe.capture.script import follow_optimizer, run_script
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.online.check import OnlineCheck
-from tensorprobe.standard_streams import complain, reserve_descriptors
+from tensorprobe.system.standard_streams import complain, reserve_descriptors
 
 __all__ = ["launch_checked", "main"]
 

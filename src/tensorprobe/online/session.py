@@ -23,7 +23,6 @@ import torch
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
 from tensorprobe.capture.process import current_rank
 from tensorprobe.errors import ReportError
-from tensorprobe.interrupts import is_raised_by_handler
 from tensorprobe.online.files import OnlineFiles
 from tensorprobe.online.judging import CheckedOperator, check_call, find_misplaced, pass_view
 from tensorprobe.online.options import Options
@@ -41,8 +40,9 @@ from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.report.online_text import describe_failure
 from tensorprobe.report.progress_line import ProgressLine
-from tensorprobe.standard_streams import complain
-from tensorprobe.thread_pool import Pending, ThreadPool
+from tensorprobe.system.interrupts import is_raised_by_handler
+from tensorprobe.system.standard_streams import complain
+from tensorprobe.system.thread_pool import Pending, ThreadPool
 
 __all__ = ["OnlineSession"]
 

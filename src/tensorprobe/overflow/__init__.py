@@ -8,8 +8,8 @@ The room is itself the function that users call, `tensorprobe.overflow(dump)`, a
 
 from __future__ import annotations
 
-from tensorprobe.callable_room import make_callable
 from tensorprobe.overflow.session import OverflowReport, overflow_dump
+from tensorprobe.system.callable_module import make_callable
 
 __all__ = ["OverflowReport", "overflow_dump"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorprobe.clean_text import one_line
 from tensorprobe.overflow.session import JudgedOverflow, overflow_dump
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.dump_text import print_gaps
 from tensorprobe.report.lines import print_line
 from tensorprobe.report.overflow_text import OriginLine, print_overflow_end
+from tensorprobe.system.clean_text import one_line
 
 __all__ = ["run_overflow"]
 

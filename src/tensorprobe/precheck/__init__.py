@@ -11,8 +11,8 @@ function of one name cannot both be an attribute of the package.
 
 from __future__ import annotations
 
-from tensorprobe.callable_room import make_callable
 from tensorprobe.precheck.session import PrecheckReport, precheck_dump
+from tensorprobe.system.callable_module import make_callable
 
 __all__ = ["PrecheckReport", "precheck_dump"]
 

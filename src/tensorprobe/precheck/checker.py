@@ -32,7 +32,7 @@ from tensorprobe.replay.random_inputs import make_inputs, make_like, seed_of
 from tensorprobe.replay.rebuild import RebuiltCall, load_tensor
 from tensorprobe.replay.recorded import tensor_values
 from tensorprobe.store.dump import RankDump
-from tensorprobe.thread_pool import Pending, ThreadPool
+from tensorprobe.system.thread_pool import Pending, ThreadPool
 
 __all__ = ["Checker", "DataChoice", "PreparedCall"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tensorprobe.clean_text import clean_text
 from tensorprobe.precheck.session import PrecheckReport, precheck_dump
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.dump_text import print_gaps
 from tensorprobe.report.precheck_text import CallLine, print_precheck
+from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["run_precheck"]
 

@@ -19,7 +19,7 @@ from typing import Any
 from tensorprobe.errors import DumpError, ReportError
 from tensorprobe.store import RankDump
 from tensorprobe.store.tensor_bytes import write_whole_file
-from tensorprobe.textfile import read_json
+from tensorprobe.system.text_file import read_json
 
 __all__ = ["RunRecord", "Told", "fingerprint"]
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.thread_pool import ThreadPool
 
 __all__ = ["NoiseLimits", "lies_within_noise"]
 

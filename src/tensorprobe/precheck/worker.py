@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprobe.replay.worker import Answer, Task, serve, warm_up
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tensorprobe.store import RankDump

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorprobe.textfile import find_near
+from tensorprobe.system.text_file import find_near
 
 __all__ = ["ApiFilter"]
 

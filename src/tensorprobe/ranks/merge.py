@@ -24,7 +24,7 @@ from tensorprobe.report.compare_columns import NAME, Mode, metrics_of
 from tensorprobe.report.result_folder import free_timestamp, make_folder
 from tensorprobe.report.table import Cell, Table
 from tensorprobe.report.xlsx import write_xlsx
-from tensorprobe.textfile import show_path
+from tensorprobe.system.text_file import show_path
 
 __all__ = ["MergeResult", "MergedStep", "merge_results"]
 

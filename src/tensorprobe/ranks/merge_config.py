@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorprobe.errors import ConfigError
 from tensorprobe.report.compare_columns import Mode, metrics_of
-from tensorprobe.textfile import find_near, read_yaml, show_path
+from tensorprobe.system.text_file import find_near, read_yaml, show_path
 
 __all__ = ["KINDS", "MergeConfig", "read_merge_config"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorprobe.errors import TableError
-from tensorprobe.textfile import show_path
+from tensorprobe.system.text_file import show_path
 
 __all__ = ["FoundResults", "find_results", "show_ranks"]
 

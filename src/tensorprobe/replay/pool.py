@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 
 import tensorprobe
 from tensorprobe import errors
-from tensorprobe.cores import count_cores
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.replay.memory import share_of_memory
 from tensorprobe.replay.sandbox import clean_environment
+from tensorprobe.system.cores import count_cores
 
 __all__ = ["Answer", "Order", "idle_workers", "run_orders"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from tensorprobe.clean_text import clean_text
+from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["QuietConsole", "print_styled"]
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
 from tensorprobe.report.table import Cell, Lines, Table, new_report, reporting_trouble
+from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["GrowingCsv", "harmless_cell", "write_csv"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from tensorprobe.clean_text import clean_text
+from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["print_line", "warn_line"]
 

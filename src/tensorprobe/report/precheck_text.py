@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tensorprobe.clean_text import clean_text, one_line
 from tensorprobe.report.console import print_styled
+from tensorprobe.system.clean_text import clean_text, one_line
 
 __all__ = ["CallLine", "print_precheck"]
 

@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 
-from tensorprobe.clean_text import one_line
+from tensorprobe.system.clean_text import one_line
 
 __all__ = ["ProgressLine"]
 

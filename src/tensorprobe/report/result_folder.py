@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tensorprobe.errors import ReportError
-from tensorprobe.textfile import show_path
+from tensorprobe.system.text_file import show_path
 
 __all__ = ["free_timestamp", "make_folder"]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Protocol
 
-from tensorprobe.compiled import load_compiled
-from tensorprobe.powers_of_ten import powers_of_ten
+from tensorprobe.system.extensions import load_compiled
+from tensorprobe.system.powers_of_ten import powers_of_ten
 
 __all__ = ["RowText", "load_row_text"]
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from tensorprobe.clean_text import clean_text
 from tensorprobe.errors import ReportError
-from tensorprobe.new_file import new_file
+from tensorprobe.system.clean_text import clean_text
+from tensorprobe.system.new_file import new_file
 
 __all__ = ["Cell", "Fill", "Lines", "Table", "new_report", "reporting_trouble"]
 

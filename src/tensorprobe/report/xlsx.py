@@ -23,7 +23,7 @@ from typing import IO, NamedTuple
 from tensorprobe.errors import ReportError
 from tensorprobe.report.table import Cell, Table, new_report
 from tensorprobe.report.xlsx_cells import RowWriter, column_letters
-from tensorprobe.thread_pool import Pending, ThreadPool
+from tensorprobe.system.thread_pool import Pending, ThreadPool
 
 __all__ = ["ROWS_PER_SHEET", "write_xlsx"]
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tensorprobe.clean_text import clean_text
 from tensorprobe.report.row_text import load_row_text
 from tensorprobe.report.table import Cell, Lines
+from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["LONGEST_TEXT", "RowWriter", "column_letters"]
 

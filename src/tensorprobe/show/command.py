@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from tensorprobe.clean_text import one_line
 from tensorprobe.errors import ConfigError, DumpError
 from tensorprobe.report.console import QuietConsole
 from tensorprobe.report.dump_json import details_json, gaps_json, part_json, tree_json_lines
@@ -18,6 +17,7 @@ from tensorprobe.report.lines import print_line, warn_line
 from tensorprobe.show.select import details_of, tree_of
 from tensorprobe.show.tensor import is_tensor_file, show_tensor
 from tensorprobe.store import Dump, RankDump, open_dump
+from tensorprobe.system.clean_text import one_line
 
 __all__ = ["show_dump"]
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.cores import count_cores
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.cores import count_cores
+from tensorprobe.system.thread_pool import ThreadPool
 
 __all__ = ["BackgroundWriter", "Buffer", "BufferPool", "allocate_plain"]
 

@@ -23,7 +23,6 @@ from typing import IO, Any
 
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.names import ApiCall, Direction, checker_key, parse_call
-from tensorprobe.new_file import new_file
 from tensorprobe.records import CallRecord, DictValue, ListValue, Number, TensorValue, Value
 from tensorprobe.store.claim import Claim, claim_folder
 from tensorprobe.store.dump import RankDump
@@ -31,6 +30,7 @@ from tensorprobe.store.file_names import file_name_of
 from tensorprobe.store.leaf_encode import encode_value
 from tensorprobe.store.second_name import give_second_name
 from tensorprobe.store.tensor_bytes import pt_pieces, write_whole_file
+from tensorprobe.system.new_file import new_file
 
 __all__ = ["CheckerKeys", "write_checker_files"]
 

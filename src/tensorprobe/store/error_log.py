@@ -10,8 +10,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from tensorprobe.new_file import make_anew
 from tensorprobe.store.layout import ERROR_LOG
+from tensorprobe.system.new_file import make_anew
 
 __all__ = ["ErrorLog", "read_error_log"]
 

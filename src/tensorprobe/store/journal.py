@@ -12,9 +12,9 @@ import errno
 import os
 from json.encoder import encode_basestring_ascii
 
-from tensorprobe.new_file import make_anew, new_file
 from tensorprobe.store.layout import PART_SUFFIX
 from tensorprobe.store.tensor_bytes import write_at
+from tensorprobe.system.new_file import make_anew, new_file
 
 __all__ = ["Journal"]
 

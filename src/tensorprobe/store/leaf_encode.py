@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.names import kind_of_call
 from tensorprobe.records import (
     DeviceValue,
@@ -34,6 +33,7 @@ from tensorprobe.records import (
     Value,
 )
 from tensorprobe.store.layout import DEFAULTS_KEY, FORM_KEY, TUPLES_KEY, UNKNOWN_KEY
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = [
     "EncodableCall",

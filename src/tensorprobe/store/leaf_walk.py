@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any, Protocol
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.names import is_parameter_gradients
-from tensorprobe.powers_of_ten import powers_of_ten
 from tensorprobe.records import DictValue, ListValue, PeerOpValue
 from tensorprobe.store.leaf_decode import MOST_VALUES, KnownShapes, LeafDecoder, usual_fields
 from tensorprobe.store.leaves import CallLeaves, Leaf, flat_leaf
 from tensorprobe.store.scalar_decode import is_whole
+from tensorprobe.system.extensions import load_compiled
+from tensorprobe.system.powers_of_ten import powers_of_ten
 
 __all__ = ["LeafWalker"]
 

@@ -11,8 +11,8 @@ import os
 import threading
 from collections.abc import Callable
 
-from tensorprobe.new_file import HiddenFile
 from tensorprobe.store.tensor_bytes import Piece, write_at, write_whole_file
+from tensorprobe.system.new_file import HiddenFile
 
 __all__ = ["Lose", "PendingFile"]
 

@@ -25,12 +25,12 @@ import numpy as np
 from tensorprobe.dtypes import dtype_named, dtype_of_numpy
 from tensorprobe.errors import DumpError
 from tensorprobe.names import ApiCall, ModuleCall, parse_call, ptdbg_name
-from tensorprobe.new_file import new_file
 from tensorprobe.records import CallRecord, Frame, ListValue, Number, ScalarValue, TensorValue
 from tensorprobe.store.dump import RankDump
 from tensorprobe.store.file_names import file_name_of
 from tensorprobe.store.second_name import give_second_name
 from tensorprobe.store.tensor_bytes import npy_pieces, write_whole_file
+from tensorprobe.system.new_file import new_file
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["PtdbgForm", "write_ptdbg"]

@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from tensorprobe.new_file import new_file
+from tensorprobe.system.new_file import new_file
 
 __all__ = ["give_second_name"]
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from tensorprobe.dtypes import DTYPES, DType
 from tensorprobe.errors import TensorFileError
-from tensorprobe.new_file import new_file
+from tensorprobe.system.new_file import new_file
 from tensorprobe.tensor_data import TensorData
 
 __all__ = [

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.dtypes import DType, dtype_of_numpy
 from tensorprobe.errors import DumpError, TensorFileError, UnsafeFileError
 from tensorprobe.store.machine_memory import most_memory
@@ -34,6 +33,7 @@ from tensorprobe.store.tensor_pickle import (
     shown,
 )
 from tensorprobe.store.zip_directory import Buffer, Records, read_directory
+from tensorprobe.system.extensions import load_compiled
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["load_tensor"]

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tensorprobe.thread_pool import start_thread
+from tensorprobe.system.thread_pool import start_thread
 
 __all__ = ["Finisher", "wait_for_finishers"]
 

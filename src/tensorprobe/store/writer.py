@@ -27,7 +27,6 @@ from types import TracebackType
 from typing import Literal
 
 from tensorprobe.errors import NameFormatError
-from tensorprobe.interrupts import uninterrupted
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.claim import Claim, claim_folder, remove_if_empty
 from tensorprobe.store.dump_header import header_of
@@ -41,6 +40,7 @@ from tensorprobe.store.module_tree import ModuleTree
 from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.stack_file import StackFile
 from tensorprobe.store.tensor_files import TakenNames, TensorFiles
+from tensorprobe.system.interrupts import uninterrupted
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["DumpWriter", "file_name_of", "rank_folder"]

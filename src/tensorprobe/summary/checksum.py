@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorprobe.crc32 import crc32
 from tensorprobe.summary.host import to_host
 from tensorprobe.summary.transfer import Batch, DeliveryQueue
+from tensorprobe.system.crc32 import crc32
 
 _gpu: Any
 try:

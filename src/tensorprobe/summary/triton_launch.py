@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.compiled import load_compiled
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["ALIGNED", "LARGEST_COUNT", "Launcher", "TableArguments"]
 

@@ -16,11 +16,11 @@ import torch
 import triton
 import triton.language as tl
 
-from tensorprobe.compiled import load_compiled
 from tensorprobe.records import Number
 from tensorprobe.summary.layout import merged_layout
 from tensorprobe.summary.transfer import StreamsOf, Transfer
 from tensorprobe.summary.triton_launch import ALIGNED, LARGEST_COUNT, Launcher, TableArguments
+from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["GpuTable", "can_measure", "read_rows"]
 

@@ -24,7 +24,7 @@ POOL = (
     + """
 import threading
 from tensorprobe.store.unfinished import Finisher
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.thread_pool import ThreadPool
 leave(12)
 done = []
 with ThreadPool(2) as pool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
-from tensorprobe.textfile import read_json, read_yaml, show_path
+from tensorprobe.system.text_file import read_json, read_yaml, show_path
 
 Reader = Callable[..., object]
 
@@ -184,7 +184,7 @@ def test_a_path_stays_on_one_line() -> None:
 
 def test_reading_loads_neither_torch_nor_numpy_nor_yaml() -> None:
     code = (
-        "import sys, tensorprobe.textfile; "
+        "import sys, tensorprobe.system.text_file; "
         "print(sorted({'torch', 'numpy', 'yaml'} & {*sys.modules}))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,9 +10,9 @@ import zlib
 from functools import cache
 from typing import Protocol
 
-from tensorprobe.compiled import load_compiled
-from tensorprobe.cores import count_cores
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.cores import count_cores
+from tensorprobe.system.extensions import load_compiled
+from tensorprobe.system.thread_pool import ThreadPool
 
 __all__ = ["MODULE", "crc32", "load_crc32"]
 

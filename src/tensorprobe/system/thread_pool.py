@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from tensorprobe.interrupts import uninterrupted
+from tensorprobe.system.interrupts import uninterrupted
 
 __all__ = ["Pending", "ThreadPool", "start_thread"]
 

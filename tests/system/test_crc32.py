@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprobe.crc32 import crc32, load_crc32
+from tensorprobe.system.crc32 import crc32, load_crc32
 
 COMPILED = load_crc32()
 WAYS = COMPILED.ways if COMPILED is not None else ()
@@ -104,7 +104,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_zlib_does_the_work_where_nothing_is_compiled() -> None:
     program = (
-        "import ctypes, tensorprobe.crc32 as c\n"
+        "import ctypes, tensorprobe.system.crc32 as c\n"
         "data = ctypes.create_string_buffer(b'tensor')\n"
         "print(c.load_crc32(), c.crc32(ctypes.addressof(data), 6, 5), c.crc32(0, 0, 5))"
     )

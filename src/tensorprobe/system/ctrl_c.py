@@ -16,7 +16,7 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn
 
-from tensorprobe.standard_streams import complain
+from tensorprobe.system.standard_streams import complain
 
 __all__ = [
     "INTERRUPTED",

@@ -136,7 +136,7 @@ sys.exit(ended(work))
 """
 AT_EXIT = """
 import atexit, signal, sys
-from tensorprobe.ctrl_c import end_at_once
+from tensorprobe.system.ctrl_c import end_at_once
 from tensorprobe.ending import ended
 
 end_at_once()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tensorprobe import DumpWriter, conclude, open_dump
+from tensorprobe import DumpWriter, open_dump
+from tensorprobe.blame import after_compare
+from tensorprobe.blame.after_compare import Judge
 from tensorprobe.cli import main
 from tensorprobe.compare.evidence import PartEvidence
-from tensorprobe.conclude import Judge
 from tensorprobe.demo.faulty_norm import capture_step
 from tensorprobe.records import CallRecord, DumpInfo, ScalarValue, TensorValue
 
@@ -51,7 +52,7 @@ def test_runs_that_agree_need_nothing_that_blames(tmp_path: Path, pair: tuple[st
     program = (
         "import sys; from tensorprobe.cli import main; "
         f"main(['compare', {pair[1]!r}, {pair[1]!r}, '-o', {str(tmp_path)!r}]); "
-        "print([name for name in ('torch', 'tensorprobe.blame') if name in sys.modules])"
+        "print([name for name in ('torch', 'tensorprobe.blame.run') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     lines = done.stdout.splitlines()
@@ -88,7 +89,7 @@ def tensor(size: float) -> TensorValue:
 def test_a_large_comparison_looks_from_the_first_difference_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conclude, "_FIRST_LOOK", 0.0)
+    monkeypatch.setattr(after_compare, "_FIRST_LOOK", 0.0)
     pair = str(write(tmp_path / "a", {2500: 1.02})), str(write(tmp_path / "b", {}))
     assert compare(pair, tmp_path) == 0
     text = capsys.readouterr().out
@@ -99,7 +100,7 @@ def test_a_large_comparison_looks_from_the_first_difference_on(
 def test_of_several_ranks_the_earliest_is_named_wherever_their_differences_begin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conclude, "_FIRST_LOOK", 0.0)
+    monkeypatch.setattr(after_compare, "_FIRST_LOOK", 0.0)
     for rank, number in enumerate((2500, 2200, 2600)):
         for side, changed in (("a", {number: 1.02}), ("b", {})):
             write(tmp_path / side / "step0" / f"rank{rank}", changed, rank=rank)
@@ -111,8 +112,8 @@ def test_of_several_ranks_the_earliest_is_named_wherever_their_differences_begin
 def test_it_looks_further_while_all_is_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conclude, "_LEAST_CALLS", 200)
-    monkeypatch.setattr(conclude, "_FIRST_LOOK", 0.0)
+    monkeypatch.setattr(after_compare, "_LEAST_CALLS", 200)
+    monkeypatch.setattr(after_compare, "_FIRST_LOOK", 0.0)
     noise = dict.fromkeys(range(2000), 1 + 1e-7)
     pair = str(write(tmp_path / "a", {**noise, 700: 1.02})), str(write(tmp_path / "b", {}))
     parts = [PartEvidence(*(open_dump(path).parts[0] for path in pair), FIRST, {})]

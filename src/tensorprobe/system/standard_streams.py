@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from tensorprobe.clean_text import one_line
+from tensorprobe.system.clean_text import one_line
 
 __all__ = ["Output", "announce", "complain", "outputs", "reserve_descriptors"]
 

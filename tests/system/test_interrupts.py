@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.interrupts import is_raised_by_handler, uninterrupted
+from tensorprobe.system.interrupts import is_raised_by_handler, uninterrupted
 
 # Each is interrupted at moments of its own. The timer stands for Ctrl-C, which no test can aim.
 START = """
@@ -35,7 +35,7 @@ def interrupt_soon(longest):
     signal.setitimer(signal.ITIMER_REAL, moments.uniform(1e-4, longest))
 """
 THREADS = """
-from tensorprobe.thread_pool import ThreadPool
+from tensorprobe.system.thread_pool import ThreadPool
 
 for _ in range(200):
     try:
@@ -73,7 +73,7 @@ for _ in range(200):
 """
 FILES = """
 import os
-from tensorprobe.new_file import new_file
+from tensorprobe.system.new_file import new_file
 
 folder = Path(sys.argv[1])
 for number in range(400):

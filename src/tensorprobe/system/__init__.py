@@ -1,0 +1,1 @@
+"""What this process and its machine offer: cores, threads, signals, streams, files, extensions."""
