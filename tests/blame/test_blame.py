@@ -172,7 +172,7 @@ def test_one_weight_that_differs_is_named_where_it_is_used(trusted: Path, tmp_pa
     answer = blame(capture(tmp_path / "candidate", prepare=disturb), trusted)
     assert answer.culprit == "Functional.linear.1.forward"
     assert answer.first is not None
-    assert (answer.first.cause.kind, answer.first.place) == ("state", "input.1")
+    assert (answer.first.cause.kind, answer.first.value_path) == ("state", "input.1")
 
 
 def test_all_the_state_of_one_module_is_still_the_state_of_one(
@@ -296,6 +296,6 @@ def test_what_runs_between_modules_is_not_said_to_come_from_outside_for_certain(
     kernels = Kernels(aten.gelu, 0, scaled(1.5))
     first = blame(capture(tmp_path / "candidate", kernels, level="L0"), reference).first
     assert first is not None
-    assert (first.call, first.place) == ("Module.second.Linear.forward.0", "input.0")
+    assert (first.call, first.value_path) == ("Module.second.Linear.forward.0", "input.0")
     assert first.confidence == "likely"
     assert "code between modules" in first.cause.text

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tensorprobe import PrecisionDebugger
 from tensorprobe.blame import blame
-from tensorprobe.blame.own_backward import frame_in_backward
+from tensorprobe.blame.rules.own_backward import frame_in_backward
 from tensorprobe.records import Frame
 
 
@@ -97,7 +97,7 @@ def test_what_receives_the_gradient_is_named_where_nothing_stands_in_its_place(
     reference = capture(tmp_path / "b", "plain", "tensor", "L1")
     first = blame(candidate, reference).first
     assert first is not None
-    assert (first.call, first.place) == ("Functional.linear.0.backward", "input.0")
+    assert (first.call, first.value_path) == ("Functional.linear.0.backward", "input.0")
     assert first.gradient_only and first.cause.kind == "scale"
     assert "1.02 times" in first.cause.text
     assert first.frame is not None and first.frame.source == "return gradient * 1.02"

@@ -12,7 +12,7 @@ from torch import nn
 
 from tensorprobe import PrecisionDebugger
 from tensorprobe.blame import blame
-from tensorprobe.blame.evidence import CallSplit, MadeHere, OutputSplit
+from tensorprobe.blame.call_split import CallSplit, MadeHere, OutputSplit
 from tensorprobe.blame.suspicion import find_suspicions
 
 

@@ -23,7 +23,7 @@ def test_a_gradient_of_weights_that_nothing_uses_is_found_in_its_statistics(
     candidate = capture(tmp_path / "candidate", fault, level="L0", task="statistics")
     first = blame(candidate, reference).first
     assert first is not None
-    assert (first.call, first.place) == ("Module.second.Linear.parameters_grad", "weight")
+    assert (first.call, first.value_path) == ("Module.second.Linear.parameters_grad", "weight")
 
 
 class Attention(nn.Module):

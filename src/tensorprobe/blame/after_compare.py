@@ -133,12 +133,12 @@ class Judge:
         details = {
             "rank": first.rank,
             "step": first.step,
-            "value": first.place,
+            "value": first.value_path,
             "kind": first.cause.kind,
             "explanation": first.cause.text,
             "confidence": first.confidence,
         }
-        dumps = [entry.analysis.candidate.part for entry in found.ordered]
+        dumps = [entry.analysis.context.candidate.part for entry in found.ordered]
         calls = [
             (entry.suspect.call, dump.info.rank)
             for entry, dump in zip(found.ordered, dumps, strict=True)
@@ -149,7 +149,7 @@ class Judge:
         advice = f"{conclusion.summary}; {first.cause.advice}."
         entry = found.ordered[chosen]
         # Of a gradient that one run computes in another way, the record may be the reference's.
-        is_missing = entry.analysis.pairs[entry.suspect.position].candidate is None
+        is_missing = entry.analysis.context.pairs[entry.suspect.position].candidate is None
         return Answer(
             tuple(lines), True, first.call, part, details, advice=advice, is_missing=is_missing
         )
@@ -247,7 +247,7 @@ def _is_unproved(conclusion: Conclusion) -> bool:
         return False
     if first is None:
         return conclusion.verdict == "noise" and not conclusion.replayed
-    return first.basis == "inputs" and first.cause.kind not in ("communication", "randomness")
+    return first.evidence.can_be_settled(first.cause)
 
 
 def _efforts(parts: Sequence[PartEvidence], seconds: float) -> Iterator[Effort]:

@@ -1,4 +1,4 @@
-"""Say what kind of fault a suspect looks like, and show what that is read from.
+"""Say what kind of fault an error looks like, and show what that is read from.
 
 The kinds are readings of the error's shape, not proofs: a multiple of the result is a wrong
 constant, a few elements are corruption, an error of the size of another type's rounding is a matter
@@ -10,18 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import is_nonfinite
-from tensorprobe.blame.analyse import RankAnalysis, Suspect
-from tensorprobe.blame.argument_names import name_argument
-from tensorprobe.blame.evidence import MadeHere, OutputSplit, flat_tensors, results_of
-from tensorprobe.blame.operations import EXACT, MOVING, NORMS, RANDOM, operation_of
-from tensorprobe.blame.order import stretch_around
-from tensorprobe.blame.own_backward import OwnBackward
-from tensorprobe.blame.passed_on import is_handed_on
-from tensorprobe.blame.unreplayed import measure_unreplayed
+from tensorprobe.blame.call_split import MadeHere, OutputSplit
+from tensorprobe.blame.operations import MOVING, NORMS, operation_of
 from tensorprobe.records import TensorValue
 
-__all__ = ["PROOF_ADVICE", "Cause", "is_between_modules", "is_flipped_exponent", "name_cause"]
+__all__ = ["PROOF_ADVICE", "Cause", "common_factor", "is_flipped_exponent", "read_error"]
 
 # An error is one thing alone when that explains all but a tenth of its square.
 _MOSTLY = 0.95
@@ -49,179 +42,20 @@ class Cause:
     advice: str
 
 
-def name_cause(suspect: Suspect, analysis: RankAnalysis) -> Cause:
-    """Return what kind of fault a suspect looks like."""
-    operation = operation_of(suspect.call)
-    if suspect.basis == "arguments":
-        changes = "; ".join(
-            f"{name_argument(suspect.call, change.place)} is {change.candidate}, in the reference "
-            f"{change.reference}"
-            for change in suspect.changes
-        )
-        return Cause(
-            "argument",
-            f"it is called with other arguments: {changes}",
-            "compare the configuration and the code around this call",
-        )
-    if suspect.basis == "state" and is_between_modules(suspect):
-        return Cause(
-            "state",
-            f"{suspect.place} differs, and no recorded module made it: it comes from outside or "
-            "from code between modules",
-            "capture at level mix, which records what runs between modules",
-        )
-    if suspect.basis == "state":
-        return Cause(
-            "state",
-            f"{name_argument(suspect.call, suspect.place)} comes from outside and differs; the "
-            "operation itself computes what its inputs give",
-            "compare where this parameter or buffer is loaded, initialised or updated",
-        )
-    if suspect.own is not None:
-        return _read_own_backward(suspect.own)
-    if suspect.basis == "sequence":
-        # The other run may have a call of that name elsewhere: call numbers are shifted.
-        is_extra = analysis.pairs[suspect.position].candidate is not None
-        where = "candidate" if is_extra else "reference"
-        return Cause(
-            "extra call" if is_extra else "missing call",
-            f"only the {where} makes {_name_stretch(suspect, analysis)}"
-            f"{_describe_alone(suspect, analysis)}; {_describe_follower(suspect)}",
-            "compare the code of both runs at this place",
-        )
-    if suspect.seen_at:
-        return Cause(
-            "indices",
-            f"its values stand in other places: their statistics agree, and so does the mean of "
-            f"{suspect.seen_at}, to which they are added, but not its largest or its norm",
-            "capture this call with task tensor on both sides: a replay can prove it",
-        )
-    if suspect.call.startswith("Distributed."):
-        return Cause(
-            "communication",
-            "what this rank sent agrees, what it received does not, and no rank sent a bad value",
-            "check the group, the order of the collectives and the network",
-        )
-    if operation in RANDOM and suspect.basis != "replay":
-        return Cause(
-            "randomness",
-            "it draws random numbers, and the runs drew others",
-            "seed both runs alike (tensorprobe.seed_all) or turn dropout off, then capture again",
-        )
-    if suspect.basis == "gap" and math.isinf(suspect.times):
-        return Cause(
-            "non-finite",
-            f"a gradient arrives at {suspect.place} with NaN or infinities, and no recorded result "
-            "before it has any",
-            "capture this call's gradients with tensorprobe, or at level mix",
-        )
-    if suspect.basis == "gap" and suspect.place.startswith(f"{suspect.call}."):
-        return Cause(
-            "computation",
-            "the gradient that arrives here is not the one that was sent: what changes it between "
-            "two recorded calls was not recorded",
-            "look for a hook or a function of its own on this call's result",
-        )
-    if suspect.basis == "gap":
-        return Cause(
-            "computation",
-            f"one of its backward nodes was not recorded; its gradient arrives wrong at "
-            f"{suspect.place}",
-            "capture this call's gradients with tensorprobe, or at level mix",
-        )
-    replayed = analysis.splits.get(suspect.call)
-    if suspect.split is not None and replayed is not None and replayed.settings is not None:
-        ours, theirs = replayed.settings
-        return Cause(
-            "argument",
-            f"its result is what {ours} gives, the reference's what {theirs} gives; how modules "
-            "are set was not recorded",
-            "compare how this module is made in both runs",
-        )
-    if suspect.split is not None:
-        return _read_error(operation, suspect, suspect.split)
-    return _read_distances(suspect, analysis)
-
-
-def _read_own_backward(own: OwnBackward) -> Cause:
-    where = "candidate" if own.is_candidate else "reference"
-    calls = own.helpers[0] if len(own.helpers) == 1 else f"{own.helpers[0]} to {own.helpers[-1]}"
-    what = "the gradient that arrives here" if own.is_received else "this gradient"
-    text = f"only the {where} computes {what} with a backward of its own ({calls})"
-    advice = "check that backward against torch.autograd.gradcheck"
-    if own.result is None:
-        return Cause("computation", text, advice)
-    factor = _common_factor(own.result.candidate, own.result.reference)
-    if factor is not None:
-        return Cause("scale", f"{text}; it is {factor:.6g} times the reference's", advice)
-    return Cause("computation", f"{text}; it is off by {own.result.value:.1e} of its size", advice)
-
-
-def _name_stretch(suspect: Suspect, analysis: RankAnalysis) -> str:
-    """Name a call that only one run makes, with those that it stands together with."""
-    is_extra = analysis.pairs[suspect.position].candidate is not None
-    is_module = suspect.call.startswith("Module.")
-    stretch = [
-        pair
-        for pair in stretch_around(suspect.position, analysis.pairs)
-        # The modules around calls are no calls more.
-        if pair.name.startswith("Module.") == is_module and pair.phase == suspect.phase
-    ]
-    more = [
-        pair.name
-        for pair in stretch
-        if (pair.candidate is not None) == is_extra and pair.position > suspect.position
-    ]
-    others = [pair.name for pair in stretch if (pair.candidate is not None) != is_extra]
-    text = "this call"
-    if more:
-        text += " and the one behind it" if len(more) == 1 else f" and the {len(more)} behind it"
-        text += f", {'up to ' if len(more) > 1 else ''}{more[-1]}"
-    if others:
-        other = "reference" if is_extra else "candidate"
-        text += f" (in its place the {other} makes {others[0]}"
-        text += f" and {len(others) - 1} more)" if len(others) > 1 else ")"
-    return text
-
-
-def _describe_alone(suspect: Suspect, analysis: RankAnalysis) -> str:
-    """Say what a call that only one run makes does to what it is given, where that is plain."""
-    pair = analysis.pairs[suspect.position]
-    call = pair.candidate or pair.reference
-    assert call is not None
-    given = [value for value in flat_tensors(call.inputs) if value is not None]
-    made = [value for value in results_of(call) if value is not None]
-    if not given or not made:
-        return ""
-    if is_nonfinite(made[0]) and not any(is_nonfinite(value) for value in given):
-        return ", which makes NaN or infinities"
-    same_shape = made[0].shape == given[0].shape
-    factor = _common_factor(made[0], given[0]) if same_shape else None
-    return "" if factor is None else f", which multiplies what it is given by {factor:.6g}"
-
-
-def _describe_follower(suspect: Suspect) -> str:
-    """Say where a call that only one run makes shows, and whether the runs' ends show it."""
-    lone = suspect.lone
-    if lone is None:
-        return "what follows starts from other values"
-    text = f"what follows starts from other values, first {lone.follower}"
-    if lone.consequences == "inside":
-        text += "; the runs end in the same results all the same"
-    return text
-
-
-def is_between_modules(suspect: Suspect) -> bool:
-    """Whether what differs is given to a module: code that runs around it may have made it."""
-    return is_handed_on(suspect.call, suspect.place)
-
-
 PROOF_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"
 """Of a fault that a replay shows."""
 
 
-def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
-    made = split.candidate
+def read_error(call: str, split: OutputSplit, measure: str = "", working: int = 0) -> Cause:
+    """Return what kind of fault the error of a result looks like.
+
+    Args:
+        call: the call that made it.
+        split: the error in numbers.
+        measure: which yardstick of a replay tells, if one does.
+        working: the index of the roundoff that the run works in.
+    """
+    operation, made = operation_of(call), split.candidate
     if made.nonfinite:
         return Cause(
             "non-finite",
@@ -244,8 +78,8 @@ def _read_error(operation: str, suspect: Suspect, split: OutputSplit) -> Cause:
     precision = _read_precision(split, made)
     if precision is not None:
         return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
-    if suspect.measure == "factor":
-        return _name_factor(operation, made, _name_rest(made, suspect.working))
+    if measure == "factor":
+        return _name_factor(operation, made, _name_rest(made, working))
     if made.relative < _APPROXIMATION:
         return Cause(
             "approximation",
@@ -347,50 +181,7 @@ def _read_precision(split: OutputSplit, made: MadeHere) -> str | None:
     return None
 
 
-def _read_distances(suspect: Suspect, analysis: RankAnalysis) -> Cause:
-    """Read a cause from statistics or distances, where there was no replay."""
-    found = suspect.unexplained
-    assert found is not None
-    seen = measure_unreplayed(
-        suspect.call,
-        suspect.phase,
-        found.output,
-        found.allowed,
-        analysis.candidate,
-        analysis.reference,
-    )
-    if seen is not None:
-        return _read_error(operation_of(suspect.call), suspect, seen)
-    mine, other = found.output.candidate, found.output.reference
-    if mine.shape != other.shape:
-        return Cause(
-            "computation",
-            f"its result has the shape {list(mine.shape)} instead of {list(other.shape)}",
-            "capture with task tensor to see the values",
-        )
-    if is_nonfinite(mine) and not is_nonfinite(other):
-        return Cause(
-            "non-finite",
-            "its result holds NaN or infinities, its inputs do not",
-            "capture this call with task tensor to see which elements",
-        )
-    advice = "capture this call with task tensor on both sides: a replay can prove it"
-    if operation_of(suspect.call) in EXACT and suspect.phase == "forward":
-        return Cause("indices", "it only moves or picks values, yet they are others", advice)
-    factor = _common_factor(mine, other)
-    if factor is not None:
-        return Cause("scale", f"all statistics are {factor:.6g} times the reference's", advice)
-    if math.isnan(found.output.value):
-        return Cause("computation", "its inputs have equal checksums, its result has not", advice)
-    return Cause(
-        "computation",
-        f"its result is off by {found.output.value:.1e} of its size; its inputs and rounding "
-        f"explain {found.allowed:.1e}",
-        advice,
-    )
-
-
-def _common_factor(mine: TensorValue, other: TensorValue) -> float | None:
+def common_factor(mine: TensorValue, other: TensorValue) -> float | None:
     """Return the factor between two tensors' statistics if it is one for all of them."""
     factors = [
         float(a) / float(b)

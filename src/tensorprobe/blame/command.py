@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tensorprobe.blame.conclusion import Accused
 from tensorprobe.blame.run import Investigation, investigate
 from tensorprobe.blame.text import conclusion_lines
 from tensorprobe.errors import RebuildError
@@ -14,15 +13,6 @@ from tensorprobe.report.lines import print_line, warn_line
 from tensorprobe.system.clean_text import one_line
 
 __all__ = ["blame_dumps"]
-
-# A replay shows what an operation makes of its inputs; these faults lie elsewhere.
-_NOTHING_TO_PROVE = {
-    "arguments": "nothing to replay: the operation computes what it is told to, and the two runs "
-    "tell it otherwise",
-    "sequence": "nothing to replay: only one run makes this call, which its record shows",
-    "state": "nothing to replay: the operation computes what its inputs give, and these differ",
-}
-_RANDOM = "nothing to replay: the two runs draw other random numbers, which are not recorded"
 
 
 def blame_dumps(
@@ -57,7 +47,7 @@ def blame_dumps(
     for gap in investigation.missing:
         warn_line(f"missing: {gap}")
     first = conclusion.first
-    is_provable = first is not None and _nothing_to_prove(first) is None
+    is_provable = first is not None and first.evidence.nothing_to_prove(first.cause) is None
     return 2 if (problem is not None and is_provable) or investigation.missing else 0
 
 
@@ -66,7 +56,7 @@ def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None
     first = investigation.conclusion.first
     if first is None:
         return None, "there is no culprit"
-    nothing = _nothing_to_prove(first)
+    nothing = first.evidence.nothing_to_prove(first.cause)
     if nothing is not None:
         return None, nothing
     from tensorprobe.blame.repro import write_repro
@@ -77,12 +67,3 @@ def _write_proof(investigation: Investigation, folder: str) -> tuple[Path | None
     except RebuildError as err:
         # The answer stands without a proof.
         return None, str(err)
-
-
-def _nothing_to_prove(first: Accused) -> str | None:
-    """Return why no replay can show a fault; None if one can."""
-    if first.cause.kind == "randomness":
-        return _RANDOM
-    if first.cause.kind == "argument":
-        return _NOTHING_TO_PROVE["arguments"]
-    return _NOTHING_TO_PROVE.get(first.basis)

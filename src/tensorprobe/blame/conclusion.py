@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tensorprobe.blame.causes import Cause
+from tensorprobe.blame.rules.evidence import Confidence, Evidence
 from tensorprobe.blame.start import StartDifferences
 from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.records import Frame
 
-__all__ = ["Accused", "Conclusion", "Confidence", "StepSpan", "Verdict"]
+__all__ = ["Accused", "Conclusion", "StepSpan", "Verdict"]
 
 Verdict = Literal[
     "culprit",
@@ -24,7 +25,6 @@ Verdict = Literal[
     "incomplete",
     "nothing to compare",
 ]
-Confidence = Literal["certain", "likely", "possible"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,57 +32,89 @@ class Accused:
     """One suspect as it is reported.
 
     Attributes:
-        call: its name.
+        evidence: what came up at its call.
         rank: the rank; None for a run that was not distributed.
         step: the step.
-        position: its place among all calls.
-        phase: forward or backward.
-        place: the value that shows it.
-        basis: replay, inputs, arguments, state, sequence or gap.
-        times: how many times the error is above its floor.
         cause: what it looks like.
-        confidence: how sure that is.
         inputs: the largest distance of what went in.
         output: the distance of the result.
-        made: the relative error that was made in the call, where it was replayed.
-        reference_made: the same of the reference.
-        inherited: the distance that the inputs alone give, where it was replayed.
-        worst: place, recorded and right value of the worst element, where it was replayed.
         frame: the line that makes the call.
         caller: the user's own line that led there, where that is another one.
         module: the module around it.
         victims: how many calls behind it have results that differ.
         received: the ranks that got its value through a collective.
         gradient_only: whether the forward call is right.
-        output_norm: the norm of the difference over the norm, where it was replayed.
-        measure: by what the replay tells: exact, nonfinite, peak (the worst element), level (the
-            norm), once, peers or factor; empty without one.
     """
 
-    call: str
+    evidence: Evidence
     rank: int | None
     step: int | None
-    position: int
-    phase: str
-    place: str
-    basis: str
-    times: float
     cause: Cause
-    confidence: Confidence
     inputs: float | None
     output: float | None
-    made: float | None
-    reference_made: float | None
-    inherited: float | None
-    worst: tuple[int, float, float] | None
     frame: Frame | None
     caller: Frame | None
     module: str | None
     victims: int
     received: tuple[int, ...]
     gradient_only: bool
-    output_norm: float | None = None
-    measure: str = ""
+
+    @property
+    def call(self) -> str:
+        """Its name."""
+        return self.evidence.call
+
+    @property
+    def value_path(self) -> str:
+        """The value that shows it."""
+        return self.evidence.value_path
+
+    @property
+    def basis(self) -> str:
+        """The kind of evidence: replay, inputs, arguments, state, sequence or gap."""
+        return self.evidence.basis
+
+    @property
+    def times(self) -> float:
+        """How many times the error is above its floor."""
+        return self.evidence.times
+
+    @property
+    def confidence(self) -> Confidence:
+        """How sure it is."""
+        return self.evidence.confidence
+
+    @property
+    def made(self) -> float | None:
+        """The relative error that was made in the call, where it was replayed."""
+        split = self.evidence.split
+        return None if split is None else split.candidate.relative
+
+    @property
+    def reference_made(self) -> float | None:
+        """The same of the reference."""
+        split = self.evidence.split
+        return None if split is None else split.reference.relative
+
+    @property
+    def inherited(self) -> float | None:
+        """The distance that the inputs alone give, where it was replayed."""
+        split = self.evidence.split
+        return None if split is None else split.inherited
+
+    @property
+    def output_norm(self) -> float | None:
+        """The norm of the difference over the norm, where it was replayed."""
+        split = self.evidence.split
+        return None if split is None else split.total
+
+    @property
+    def worst(self) -> tuple[int, float, float] | None:
+        """Place, recorded and right value of the worst element, where it was replayed."""
+        split = self.evidence.split
+        if split is None or split.candidate.worst < 0:
+            return None
+        return split.candidate.worst, split.candidate.got, split.candidate.wanted
 
     def to_json(self) -> dict[str, Any]:
         """Return what the JSON form says of it."""
@@ -91,9 +123,9 @@ class Accused:
             "call": self.call,
             "rank": self.rank,
             "step": self.step,
-            "position": self.position,
-            "phase": self.phase,
-            "value": self.place,
+            "position": self.evidence.position,
+            "phase": self.evidence.phase,
+            "value": self.value_path,
             "basis": self.basis,
             "times_above_floor": _number(self.times),
             "kind": self.cause.kind,
@@ -104,7 +136,7 @@ class Accused:
             "inputs_distance": _number(self.inputs),
             "output_distance": _number(self.output),
             "output_norm_distance": _number(self.output_norm),
-            "measure": self.measure or None,
+            "measure": self.evidence.measure or None,
             "made_here": _number(self.made),
             "made_here_by_reference": _number(self.reference_made),
             "inherited": _number(self.inherited),

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from tensorprobe.blame.agreement import roundoff_of
-from tensorprobe.blame.evidence import flat_tensors
+from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.replay import Load, Prepare, Readings
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ModuleCall, parse_call

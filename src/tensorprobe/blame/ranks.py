@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import roundoff_of
-from tensorprobe.blame.analyse import RankAnalysis, Suspect
+from tensorprobe.blame.analyse import RankAnalysis
+from tensorprobe.blame.context import Context
 from tensorprobe.blame.operations import operation_of
+from tensorprobe.blame.rules.evidence import Evidence
 
 __all__ = ["RankSuspect", "order_suspects"]
 
@@ -23,7 +25,7 @@ _BETWEEN_TWO = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 
 # When (collectives passed, place in the run), the rank's number in the list, and who.
-_Entry = tuple[tuple[int, int], int, Suspect]
+_Entry = tuple[tuple[int, int], int, Evidence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,15 @@ class RankSuspect:
     """A suspect and the rank's analysis it is from; `received` are ranks that got its value."""
 
     analysis: RankAnalysis
-    suspect: Suspect
+    suspect: Evidence
     received: tuple[int, ...] = ()
 
 
 def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
     """Return the suspects of all ranks, the earliest of the run first."""
-    places = [_places(analysis) for analysis in analyses]
-    clocks = [_clock(*both) for both in zip(analyses, places, strict=True)]
+    contexts = [analysis.context for analysis in analyses]
+    places = [_places(context) for context in contexts]
+    clocks = [_clock(*both) for both in zip(contexts, places, strict=True)]
     entries: list[_Entry] = []
     for index, analysis in enumerate(analyses):
         for suspect in analysis.suspects:
@@ -49,9 +52,9 @@ def order_suspects(analyses: Sequence[RankAnalysis]) -> list[RankSuspect]:
     entries.sort(key=lambda entry: entry[0])
     entries = _once(entries)
     received = [
-        (index, rank, _last_received(analysis, clocks[index]))
-        for index, analysis in enumerate(analyses)
-        if (rank := analysis.candidate.part.info.rank) is not None
+        (index, rank, _last_received(context, clocks[index]))
+        for index, context in enumerate(contexts)
+        if (rank := context.candidate.part.info.rank) is not None
     ]
     return [
         RankSuspect(
@@ -81,24 +84,24 @@ def _is_collective(call: str) -> bool:
     return call.startswith("Distributed.")
 
 
-def _places(analysis: RankAnalysis) -> list[int]:
+def _places(context: Context) -> list[int]:
     """Return where in the whole run of a rank each call stands that was looked at."""
-    if not analysis.left_out:
-        return list(range(len(analysis.pairs)))
-    order = {name: place for place, name in enumerate(analysis.candidate.part.names)}
+    if not context.left_out:
+        return list(range(len(context.pairs)))
+    order = {name: place for place, name in enumerate(context.candidate.part.names)}
     places, last = [], 0
-    for pair in analysis.pairs:
+    for pair in context.pairs:
         # What only the reference has stands behind the call before it.
         last = order.get(pair.name, last) if pair.candidate is not None else last
         places.append(last)
     return places
 
 
-def _clock(analysis: RankAnalysis, places: Sequence[int]) -> list[int]:
+def _clock(context: Context, places: Sequence[int]) -> list[int]:
     """Return how many collectives a rank has passed at each position, and at the end."""
-    names = analysis.candidate.part.names
-    if not analysis.left_out:
-        names = [pair.name for pair in analysis.pairs]
+    names = context.candidate.part.names
+    if not context.left_out:
+        names = [pair.name for pair in context.pairs]
     counts = [0, *itertools.accumulate(map(_is_for_all, names))]
     return [*(counts[place] for place in places), counts[-1]]
 
@@ -108,7 +111,7 @@ def _is_for_all(call: str) -> bool:
 
 
 def _was_sent(
-    suspect: Suspect,
+    suspect: Evidence,
     receiver: int,
     analyses: Sequence[RankAnalysis],
     clocks: Sequence[Sequence[int]],
@@ -123,24 +126,26 @@ def _was_sent(
             is_own = not _is_collective(other.call)
             if is_own and is_before and clocks[index][other.position] <= passed:
                 return True
-        if any(_sends_bad(analysis, name) for name in _sending(suspect.call, analysis)):
+        if any(
+            _sends_bad(analysis.context, name) for name in _sending(suspect.call, analysis.context)
+        ):
             return True
     return False
 
 
-def _sending(call: str, analysis: RankAnalysis) -> list[str]:
+def _sending(call: str, context: Context) -> list[str]:
     """Return a rank's calls that send what a call on another rank receives."""
     if operation_of(call) not in _BETWEEN_TWO:
         return [call]
     return [
         pair.name
-        for pair in analysis.pairs
+        for pair in context.pairs
         if _is_collective(pair.name) and operation_of(pair.name) in _BETWEEN_TWO
     ]
 
 
-def _sends_bad(analysis: RankAnalysis, call: str) -> bool:
-    agreement = analysis.agreements.get(call)
+def _sends_bad(context: Context, call: str) -> bool:
+    agreement = context.agreements.get(call)
     return agreement is not None and any(
         _is_off(d.value, d.candidate.dtype) for d in agreement.inputs
     )
@@ -150,11 +155,11 @@ def _is_off(distance: float, dtype: str) -> bool:
     return math.isnan(distance) or distance > 256 * roundoff_of(dtype)
 
 
-def _last_received(analysis: RankAnalysis, clock: Sequence[int]) -> int:
+def _last_received(context: Context, clock: Sequence[int]) -> int:
     """Return when a rank last got a bad value out of a collective; -1: never."""
-    for pair in reversed(analysis.pairs):
+    for pair in reversed(context.pairs):
         if _is_collective(pair.name):
-            outputs = analysis.agreements[pair.name].outputs
+            outputs = context.agreements[pair.name].outputs
             if any(_is_off(d.value, d.candidate.dtype) for d in outputs):
                 return clock[pair.position]
     return -1

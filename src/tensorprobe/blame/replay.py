@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.blame.evidence import flat_tensors
+from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import UNINITIALISED

@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any
 
+from tensorprobe.blame.call_split import CallSplit
 from tensorprobe.blame.effort import Effort, computing_time, note_computing
-from tensorprobe.blame.evidence import CallSplit
 from tensorprobe.blame.links import Use
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.select import ReplayPlan

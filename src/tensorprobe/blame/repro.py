@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from tensorprobe.blame.evidence import flat_tensors, results_of
+from tensorprobe.blame.call_split import flat_tensors, results_of
 from tensorprobe.blame.ranks import RankSuspect
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import NameFormatError, RebuildError, ReportError
@@ -44,7 +44,7 @@ def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
             without data.
         ReportError: the folder cannot be written.
     """
-    suspect, analysis = entry.suspect, entry.analysis
+    suspect, context = entry.suspect, entry.analysis.context
     name = suspect.call
     try:
         call, forward_name = parse_call(name), forward_of(name)
@@ -55,11 +55,11 @@ def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
             f"no proof of {name}: only a call of a torch function can be written down as a script; "
             "capture at level L1 or mix to narrow it down"
         )
-    mine = _Recorded(analysis.candidate, name, forward_name)
+    mine = _Recorded(context.candidate, name, forward_name)
     other_name = next(
-        (p.reference.name for p in analysis.pairs if p.name == name and p.reference), name
+        (p.reference.name for p in context.pairs if p.name == name and p.reference), name
     )
-    other = _Recorded(analysis.reference, other_name, forward_of(other_name))
+    other = _Recorded(context.reference, other_name, forward_of(other_name))
     tensors: dict[str, torch.Tensor] = {}
     source = _Source(mine, tensors)
     function, arguments = source.call()
@@ -78,7 +78,7 @@ def write_repro(entry: RankSuspect, folder: str | os.PathLike[str]) -> Path:
         gradients=gradients,
         tolerance=repr(_tolerances(entry, places)),
         count=len(places),
-        at_fault=places.index(suspect.place) if suspect.place in places else -1,
+        at_fault=places.index(suspect.value_path) if suspect.value_path in places else -1,
     )
     root = Path(folder)
     try:
@@ -160,7 +160,7 @@ def _tolerances(entry: RankSuspect, places: Sequence[str]) -> list[float]:
     Of the result at fault that is half way, in orders of magnitude, between the errors of both
     runs; others may be ten times as far off as they were.
     """
-    split = entry.analysis.splits.get(entry.suspect.call)
+    split = entry.analysis.context.splits.get(entry.suspect.call)
     known = {} if split is None else {output.place: output for output in split.outputs}
     found = []
     for place in places:
@@ -170,7 +170,7 @@ def _tolerances(entry: RankSuspect, places: Sequence[str]) -> list[float]:
             continue
         mine = min(output.candidate.relative, 1.0)
         other = max(output.reference.relative, 2.0**-53)
-        at_fault = output.place == entry.suspect.place
+        at_fault = output.place == entry.suspect.value_path
         found.append(math.sqrt(mine * other) if at_fault else 10 * max(mine, other))
     return found
 

@@ -11,36 +11,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorprobe.blame.advice import next_step
 from tensorprobe.blame.agreement import Distance
-from tensorprobe.blame.analyse import RankAnalysis, Suspect, analyse_rank
-from tensorprobe.blame.causes import Cause, is_between_modules, name_cause
-from tensorprobe.blame.conclusion import Accused, Conclusion, Confidence, StepSpan, Verdict
-from tensorprobe.blame.echoes import drop_echoes, part_of
+from tensorprobe.blame.analyse import RankAnalysis, analyse_rank
+from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan, Verdict
+from tensorprobe.blame.context import Context
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.notes import notes_on
-from tensorprobe.blame.operations import EXACT, operation_of
-from tensorprobe.blame.order import forward_name
-from tensorprobe.blame.own_backward import frame_in_backward
 from tensorprobe.blame.places import find_places
 from tensorprobe.blame.ranks import RankSuspect, order_suspects
+from tensorprobe.blame.rules.own_backward import frame_in_backward
+from tensorprobe.blame.secondary_suspects import drop_secondary_suspects
 from tensorprobe.blame.start import StartDifferences
-from tensorprobe.blame.text import count_tensors, distance_words
+from tensorprobe.blame.text import count_tensors
 from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.blame.uncompared import count_uncompared, find_uncompared
+from tensorprobe.blame.words import distance_words
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
-from tensorprobe.records import Frame
 from tensorprobe.replay.memory import require_memory
 from tensorprobe.store import open_dump
 
 __all__ = ["Investigation", "blame", "investigate", "investigate_parts"]
 
 _TOP = 5
-# Times what is allowed: an estimate of a few numbers is not off by that much again.
-_CLEAR = 4
 
 
 class Investigation:
@@ -158,13 +153,15 @@ def investigate_parts(
         ordered = order_suspects(analyses)
         # What went wrong in one step is the input of the next.
         has_answer = ordered or any(
-            analysis.start.kind != "none" or _works_otherwise(analysis) or analysis.mismatch
+            analysis.start.kind != "none"
+            or analysis.context.works_otherwise
+            or analysis.context.mismatch
             for analysis in analyses
         )
         if has_answer or number == len(steps) - 1:
             span = StepSpan(step, tuple(steps)) if len(steps) > 1 else None
             return Investigation(_conclude(analyses, ordered, top, before, span), ordered)
-        before = before.add(analyses)
+        before = before.add([analysis.context for analysis in analyses])
     raise DumpError("there is nothing to compare: the two runs have no rank in common")
 
 
@@ -181,24 +178,19 @@ class Passed:
     usual: float = 0.0
     uncompared: tuple[str, ...] = ()
 
-    def add(self, analyses: Sequence[RankAnalysis], *, has_culprit: bool = False) -> Passed:
+    def add(self, contexts: Sequence[Context], *, has_culprit: bool = False) -> Passed:
         """Return the counts with those of one more step; who has a culprit asks for no more."""
         return Passed(
-            self.calls + sum(_common_calls(analysis) for analysis in analyses),
-            self.differing + sum(analysis.victims(-1) for analysis in analyses),
-            self.replayed + sum(len(analysis.splits) for analysis in analyses),
-            max(self.usual, *(analysis.background for analysis in analyses)),
-            self.uncompared if has_culprit else (*self.uncompared, *find_uncompared(analyses)),
+            self.calls + sum(_common_calls(context) for context in contexts),
+            self.differing + sum(context.victims(-1) for context in contexts),
+            self.replayed + sum(len(context.splits) for context in contexts),
+            max(self.usual, *(context.background for context in contexts)),
+            self.uncompared if has_culprit else (*self.uncompared, *find_uncompared(contexts)),
         )
 
 
-def _works_otherwise(analysis: RankAnalysis) -> bool:
-    """Whether the candidate computes in other types than the reference."""
-    return analysis.types is not None and analysis.types.is_general
-
-
-def _common_calls(analysis: RankAnalysis) -> int:
-    return sum(pair.candidate is not None and pair.reference is not None for pair in analysis.pairs)
+def _common_calls(context: Context) -> int:
+    return sum(pair.candidate is not None and pair.reference is not None for pair in context.pairs)
 
 
 def _conclude(
@@ -208,51 +200,54 @@ def _conclude(
     before: Passed,
     span: StepSpan | None,
 ) -> Conclusion:
+    contexts = [analysis.context for analysis in analyses]
     start = max((analysis.start for analysis in analyses), key=lambda s: _GRAVITY[s.kind])
-    types = next((analysis.types for analysis in analyses if _works_otherwise(analysis)), None)
+    types = next((context.types for context in contexts if context.works_otherwise), None)
     differs_from_start = start.kind in ("data", "weights") or types is not None
-    # A replay starts from a run's own inputs, so it stands however much they differ.
     usable = [
-        entry for entry in ordered if not differs_from_start or entry.suspect.basis == "replay"
+        entry
+        for entry in ordered
+        if entry.analysis.context.mismatch is None
+        and (entry.suspect.stands_alone or not differs_from_start)
     ]
-    usable = [entry for entry in usable if entry.analysis.mismatch is None]
-    is_unlike = all(analysis.mismatch is not None for analysis in analyses)
-    mismatch = analyses[0].mismatch if is_unlike else None
-    accused = tuple(_accuse(entry) for entry in drop_echoes(usable)[:top])
+    is_unlike = all(context.mismatch is not None for context in contexts)
+    mismatch = contexts[0].mismatch if is_unlike else None
+    accused = tuple(_accuse(entry) for entry in drop_secondary_suspects(usable)[:top])
     culprit = accused[0].call if accused else None
-    total = before.add(analyses, has_culprit=culprit is not None)
-    calls, differing = total.calls, total.differing
-    bases = {analysis.basis for analysis in analyses}
+    total = before.add(contexts, has_culprit=culprit is not None)
+    bases = {context.basis for context in contexts}
     basis = next((b for b in ("data", "statistics", "checksums") if b in bases), "nothing")
     verdict = _verdict(
         culprit,
         differs_from_start=differs_from_start,
-        differing=differing,
-        calls=0 if mismatch is not None else calls,
+        differing=total.differing,
+        calls=0 if mismatch is not None else total.calls,
         is_complete=not total.uncompared,
     )
     uncompared = total.uncompared if verdict in ("noise", "incomplete") else ()
+    summary = str(mismatch)
+    if mismatch is None:
+        summary = _summarise(verdict, accused, start, types, total, span, basis)
+    pairs = [pair for context in contexts for pair in context.pairs]
     return Conclusion(
-        culprit,
-        verdict,
-        _summarise(verdict, accused, start, types, total, span, basis)
-        if mismatch is None
-        else str(mismatch),
-        accused,
-        start,
-        basis,
-        calls,
-        differing,
-        total.replayed,
-        _closest(analyses),
-        tuple(p.name for a in analyses for p in a.pairs if p.reference is None),
-        tuple(p.name for a in analyses for p in a.pairs if p.candidate is None),
-        tuple(notes_on(analyses, basis, uncompared if verdict == "noise" else ())),
-        span,
-        sum(analysis.left_out for analysis in analyses),
-        any(analysis.is_cut_short for analysis in analyses),
-        types,
-        uncompared,
+        culprit=culprit,
+        verdict=verdict,
+        summary=summary,
+        accused=accused,
+        start=start,
+        basis=basis,
+        calls=total.calls,
+        differing=total.differing,
+        replayed=total.replayed,
+        closest=_closest(analyses),
+        only_candidate=tuple(pair.name for pair in pairs if pair.reference is None),
+        only_reference=tuple(pair.name for pair in pairs if pair.candidate is None),
+        notes=tuple(notes_on(contexts, basis, uncompared if verdict == "noise" else ())),
+        span=span,
+        left_out=sum(context.left_out for context in contexts),
+        is_cut_short=any(context.replays.is_cut_short for context in contexts),
+        types=types,
+        uncompared=uncompared,
     )
 
 
@@ -335,40 +330,23 @@ def _summarise(
 
 
 def _accuse(entry: RankSuspect) -> Accused:
-    analysis, suspect = entry.analysis, entry.suspect
-    info = analysis.candidate.part.info
-    agreement = analysis.agreements.get(suspect.call)
-    inputs = output = None
-    # Of a call that only one run makes, another one may have the name in the other.
-    if agreement is not None and (suspect.basis != "sequence" or suspect.own is not None):
-        inputs, output = _largest(agreement.inputs), _largest(agreement.outputs)
-    split = suspect.split
-    made = None if split is None else split.candidate
-    name, part = suspect.call, part_of(suspect, analysis)
+    context, evidence = entry.analysis.context, entry.suspect
+    info = context.candidate.part.info
+    cause = evidence.read_cause(context)
+    frame, caller = find_places(evidence.stack(context))
     return Accused(
-        name,
-        info.rank,
-        info.step,
-        suspect.position,
-        suspect.phase,
-        suspect.place,
-        suspect.basis,
-        suspect.times,
-        _cause_of(suspect, analysis),
-        _confidence(entry),
-        inputs,
-        output,
-        None if made is None else made.relative,
-        None if split is None else split.reference.relative,
-        None if split is None else split.inherited,
-        None if made is None or made.worst < 0 else (made.worst, made.got, made.wanted),
-        *find_places(_stack_of(suspect, analysis)),
-        part.parent(name),
-        analysis.victims(suspect.position),
-        entry.received,
-        _is_gradient_only(entry),
-        None if split is None else split.total,
-        suspect.measure,
+        evidence=evidence,
+        rank=info.rank,
+        step=info.step,
+        cause=replace(cause, advice=evidence.next_step(cause, context)),
+        inputs=_largest(evidence.input_distances(context)),
+        output=_largest(evidence.output_distances(context)),
+        frame=frame,
+        caller=caller,
+        module=evidence.part(context).parent(evidence.call),
+        victims=context.victims(evidence.position),
+        received=entry.received,
+        gradient_only=_is_gradient_only(entry),
     )
 
 
@@ -382,33 +360,12 @@ def _largest(distances: Sequence[Distance]) -> float | None:
     return math.nan if is_unknown and not known else known
 
 
-def _cause_of(suspect: Suspect, analysis: RankAnalysis) -> Cause:
-    cause = name_cause(suspect, analysis)
-    return replace(cause, advice=next_step(cause, suspect, analysis))
-
-
-def _stack_of(suspect: Suspect, analysis: RankAnalysis) -> Sequence[Frame]:
-    """Return where a call was made; gradients are where their forward call is.
-
-    A gradient that one run computes with calls of its own is where these are.
-    """
-    own = suspect.own
-    if own is not None:
-        side = analysis.candidate if own.is_candidate else analysis.reference
-        return side.part.stack(own.helpers[-1])
-    part = part_of(suspect, analysis)
-    try:
-        return part.stack(suspect.call) or part.stack(forward_name(suspect.call))
-    except NameFormatError:
-        return ()
-
-
 def _is_gradient_only(entry: RankSuspect) -> bool:
     """Whether a suspect is a gradient, or made for one, and its forward call is right."""
-    suspect = entry.suspect
-    if suspect.phase == "backward":
+    evidence = entry.suspect
+    if evidence.phase == "backward":
         return not _is_forward_suspect(entry)
-    return frame_in_backward(_stack_of(suspect, entry.analysis)) is not None
+    return frame_in_backward(evidence.stack(entry.analysis.context)) is not None
 
 
 def _is_forward_suspect(entry: RankSuspect) -> bool:
@@ -419,35 +376,16 @@ def _is_forward_suspect(entry: RankSuspect) -> bool:
     return any(other.call == forward for other in entry.analysis.suspects)
 
 
-def _confidence(entry: RankSuspect) -> Confidence:
-    """Say how sure a suspect is: what was proved, what is told by a yardstick, what is first."""
-    suspect = entry.suspect
-    if suspect.basis == "state" and is_between_modules(suspect):
-        return "likely"
-    if suspect.basis in ("arguments", "state"):
-        return "certain"
-    if suspect.basis == "replay":
-        sharp = suspect.measure in ("exact", "nonfinite") or suspect.times > 100
-        return "certain" if sharp else "likely"
-    if suspect.basis in ("sequence", "gap"):
-        return "likely"
-    found = suspect.unexplained
-    if found is not None and math.isnan(found.output.value):
-        # Another checksum may be the rounding of another kernel; a copy has none.
-        return "likely" if operation_of(suspect.call) in EXACT else "possible"
-    return "likely" if found is not None and found.times >= _CLEAR else "possible"
-
-
 def _closest(analyses: Sequence[RankAnalysis]) -> tuple[str, float] | None:
     """Return the replayed call that came closest to its floor, and how close."""
     best: tuple[str, float] | None = None
     for analysis in analyses:
         suspects = {suspect.call for suspect in analysis.suspects}
-        for name, split in analysis.splits.items():
+        for name, split in analysis.context.splits.items():
             for output in split.outputs:
                 if name in suspects or output.exact:
                     continue
-                index = len(output.roundoffs) - 1 if analysis.raised else 0
+                index = len(output.roundoffs) - 1 if analysis.context.raised else 0
                 peak = output.candidate.peaks[min(index, len(output.candidate.peaks) - 1)]
                 if best is None or peak > best[1]:
                     best = (name, peak)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.evidence import results_of
+from tensorprobe.blame.call_split import results_of
 from tensorprobe.blame.operations import PARAMETER_PLACES, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.records import CallRecord, TensorValue

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import torch
 
-from tensorprobe.blame.evidence import flat_tensors
-from tensorprobe.blame.gaps import FIT, TIMES, backward_of, shortest_roundoff
+from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.links import Use
 from tensorprobe.blame.operations import MATRIX, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import replay_backward
+from tensorprobe.blame.rules.unrecorded_gradient import FIT, TIMES, backward_of, shortest_roundoff
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.records import CallRecord, TensorValue

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from tensorprobe.blame.agreement import is_float, significant_bits
-from tensorprobe.blame.evidence import (
+from tensorprobe.blame.call_split import (
     CallSplit,
     MadeHere,
     OutputSplit,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensorprobe.blame.agreement import roundoff_of, significant_bits
-from tensorprobe.blame.evidence import CallSplit, OutputSplit
+from tensorprobe.blame.call_split import CallSplit, OutputSplit
 from tensorprobe.blame.operations import MATRIX, NORMS, operation_of
 from tensorprobe.blame.order import Phase, forward_name, phase_of
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan
 from tensorprobe.blame.places import short_path
 from tensorprobe.blame.start import StartDifferences
+from tensorprobe.blame.words import distance_words, share_words
 from tensorprobe.system.clean_text import clean_text
 
-__all__ = ["conclusion_lines", "count_tensors", "distance_words", "even_out"]
+__all__ = ["conclusion_lines", "count_tensors", "even_out"]
 
 _WIDTH = 12
 _LISTED = 4
@@ -51,7 +51,7 @@ def _lines(conclusion: Conclusion) -> Iterator[str]:
         yield from _accused_lines(first, conclusion.span)
         others = [other for other in conclusion.accused[1:] if other.confidence != "possible"]
         for other in others[: _LISTED - 1]:
-            yield _row("also", f"{_where(other)}  {other.cause.kind}{_beyond(other)}")
+            yield _row("also", f"{_where(other)}  {other.cause.kind}{other.evidence.beyond}")
     yield _row("seen", _seen(conclusion))
     for note in conclusion.notes:
         yield _row("note", note)
@@ -69,12 +69,13 @@ def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
     if accused.module is not None:
         yield _row("module", accused.module)
     if accused.inputs is not None:
-        agree = "agree" if accused.inputs == 0 else f"differ by {_share(accused.inputs, 'size')}"
+        agree = (
+            "agree" if accused.inputs == 0 else f"differ by {share_words(accused.inputs, 'size')}"
+        )
         yield _row("inputs", f"{agree}{_inherited(accused)}")
-    # A call that only one run makes has no second result to differ from.
-    if accused.output is not None and accused.basis != "sequence":
-        yield _row("output", f"differs by {_how_far(accused)}{_made(accused)}")
-    if accused.worst is not None and accused.basis == "replay":
+    if accused.output is not None and accused.evidence.tells_result:
+        yield _row("output", f"differs by {_how_far(accused)}{accused.evidence.made_words}")
+    if accused.worst is not None and accused.evidence.stands_alone:
         index, got, wanted = accused.worst
         yield _row("worst", f"element {index}: {got:.7g}, should be {wanted:.7g}")
     kind = f"{accused.cause.kind}{' (gradient only)' if accused.gradient_only else ''}"
@@ -87,54 +88,29 @@ def _accused_lines(accused: Accused, span: StepSpan | None) -> Iterator[str]:
         ranks = ", ".join(str(rank) for rank in accused.received)
         victims += f"; rank{'s' * (len(accused.received) > 1)} {ranks} received its value"
     yield _row("victims", victims)
-    yield _row("sure", f"{accused.confidence}, by {_BASES[accused.basis]}")
+    yield _row("sure", f"{accused.confidence}, by {accused.evidence.told_by}")
     yield _row("next", accused.cause.advice)
-
-
-_BASES = {
-    "replay": "replaying the call in float64 with each run's own inputs",
-    "inputs": "the distances of inputs and outputs, without a replay",
-    "arguments": "the recorded arguments",
-    "state": "the recorded inputs",
-    "sequence": "the order of the calls",
-    "gap": "the gradients that were sent and those that arrive",
-}
 
 
 def _where(accused: Accused) -> str:
     rank = "" if accused.rank is None else f"  (rank {accused.rank})"
-    place = f".{accused.place}" if accused.place.startswith(("output", "input")) else ""
+    value_path = accused.value_path
+    place = f".{value_path}" if value_path.startswith(("output", "input")) else ""
     return f"{accused.call}{place}{rank}"
 
 
 def _inherited(accused: Accused) -> str:
     if not accused.inherited or not accused.inputs:
         return ""
-    return f", which explains {_share(accused.inherited, 'norm')} in the output"
-
-
-def _made(accused: Accused) -> str:
-    if accused.basis in ("state", "sequence", "gap"):
-        return ""
-    if accused.made is None:
-        return _beyond(accused)
-    return (
-        f"; made here {distance_words(accused.made)}, by the reference "
-        f"{distance_words(accused.reference_made or 0.0)}{_beyond(accused)}"
-    )
+    return f", which explains {share_words(accused.inherited, 'norm')} in the output"
 
 
 def _how_far(accused: Accused) -> str:
     """Say how far a result is off: in norm where a replay tells the parts of that, too."""
     if accused.output_norm is not None and accused.made is not None:
-        return _share(accused.output_norm, "norm")
+        return share_words(accused.output_norm, "norm")
     # What a checksum alone tells has equal statistics.
-    return _share(accused.output, "size") if accused.output else "its elements' order or bits"
-
-
-def _share(value: float, whole: str) -> str:
-    words = distance_words(value)
-    return f"{words} of the {whole}" if math.isfinite(value) else words
+    return share_words(accused.output, "size") if accused.output else "its elements' order or bits"
 
 
 def even_out(conclusion: Conclusion) -> str:
@@ -172,33 +148,6 @@ def count_tensors(start: StartDifferences) -> str:
     """Return how many tensors from outside differ, in words."""
     count = len(start.places)
     return "1 tensor" if count == 1 else f"{count} tensors"
-
-
-def distance_words(value: float) -> str:
-    """Return a distance as people read it."""
-    if math.isnan(value):
-        return "an unknown amount"
-    return "more than can be measured" if math.isinf(value) else f"{value:.1e}"
-
-
-def _beyond(accused: Accused) -> str:
-    """Say how far an error is beyond what would be no fault; nothing where that is no number."""
-    if math.isinf(accused.times):
-        return ""
-    times = f"{accused.times:.3g} times what"
-    if accused.basis != "replay":
-        return f", {times} inputs and rounding explain"
-    if accused.measure == "peers":
-        return f"; {times} other calls of this operation make"
-    return f"; {_MEASURED.get(accused.measure, '')}{times} rounding explains"
-
-
-_MEASURED = {
-    "peak": "at its worst element ",
-    "level": "over all elements ",
-    "once": "over all elements ",
-    "factor": "in the factor that all elements have in common ",
-}
 
 
 def _row(title: str, text: str) -> str:

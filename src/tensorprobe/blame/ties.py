@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tensorprobe.blame.agreement import is_float
-from tensorprobe.blame.evidence import flat_tensors, results_of
+from tensorprobe.blame.call_split import flat_tensors, results_of
 from tensorprobe.blame.operations import WITH_PLACES
 from tensorprobe.blame.sides import Side
 from tensorprobe.records import CallRecord, ScalarValue

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tensorprobe.blame.analyse import RankAnalysis
+from tensorprobe.blame.context import Context
 from tensorprobe.blame.order import CallPair, kinds_of_both
 from tensorprobe.records import (
     CallRecord,
@@ -30,16 +30,16 @@ __all__ = ["count_uncompared", "find_uncompared"]
 _OF_THE_MACHINE = (DeviceValue, GroupValue)
 
 
-def find_uncompared(analyses: Sequence[RankAnalysis]) -> Iterator[str]:
+def find_uncompared(contexts: Sequence[Context]) -> Iterator[str]:
     """Yield what was not compared of the ranks of one step, a sentence each."""
-    for analysis in analyses:
-        for side in (analysis.candidate, analysis.reference):
+    for context in contexts:
+        for side in (context.candidate, context.reference):
             yield from map(str, side.part.known_gaps)
-        for side, whose in ((analysis.candidate, "candidate"), (analysis.reference, "reference")):
+        for side, whose in ((context.candidate, "candidate"), (context.reference, "reference")):
             for name in side.unnamed:
                 yield f"{name!r} of the {whose} is not the name of a call"
-        kinds = kinds_of_both(analysis.pairs)
-        for pair in analysis.pairs:
+        kinds = kinds_of_both(context.pairs)
+        for pair in context.pairs:
             yield from _of_pair(pair, kinds)
 
 

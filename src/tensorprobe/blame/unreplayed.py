@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from tensorprobe.blame.agreement import Distance, largest_element
-from tensorprobe.blame.evidence import MadeHere, OutputSplit
+from tensorprobe.blame.call_split import MadeHere, OutputSplit
 from tensorprobe.blame.operations import EXACT, operation_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import DumpError

@@ -11,16 +11,21 @@ whose terms agree, and whose mean does, too, is not wrong: one of its terms is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import CallAgreement, StatisticsKey, is_float, statistics_key
+from tensorprobe.blame.causes import Cause
+from tensorprobe.blame.context import Context
 from tensorprobe.blame.explain import Unexplained, resolutions
 from tensorprobe.blame.links import Links
 from tensorprobe.blame.operations import ADDING, EXACT, MOVING, SCALING, operation_of
 from tensorprobe.blame.order import CallPair
+from tensorprobe.blame.rules.evidence import CallInContext
+from tensorprobe.blame.rules.unexplained_result import UnexplainedResult, is_cleared
 from tensorprobe.blame.sides import Side
 from tensorprobe.records import CallRecord, TensorValue
 
-__all__ = ["find_mover"]
+__all__ = ["MovedValues", "find_moved_values"]
 
 # The mean holds if it moves by no more than this many times what noise may move it; the largest and
 # the norm do not if they move by that many times more.
@@ -31,26 +36,54 @@ _LONGEST_CHAIN = 12
 _PASSING = (EXACT | SCALING | ADDING) - MOVING
 
 
-def find_mover(
-    pair: CallPair,
-    found: Unexplained,
-    agreement: CallAgreement,
-    links: Links,
-    reference: Side,
-    pairs: Mapping[str, CallPair],
-) -> CallPair | None:
-    """Return the call that put values into other places, if that is what a wrong sum shows.
+def find_moved_values(call: CallInContext) -> MovedValues | None:
+    """Suspect who put values into other places, if that is what the first wrong sum shows."""
+    unexplained = call.unexplained
+    if call.found or unexplained is None or is_cleared(call, unexplained):
+        return None
+    mover = _find_mover(call, unexplained)
+    if mover is None or mover.candidate is None:
+        return None
+    return MovedValues(
+        call=mover.name,
+        position=mover.position,
+        phase=mover.phase,
+        value_path="output.0",
+        times=unexplained.times,
+        unexplained=unexplained,
+        replayed=None,
+        seen_at=f"{call.pair.name}.{unexplained.output.place}",
+    )
 
-    Args:
-        pair: the call whose result its inputs do not explain.
-        found: that result.
-        agreement: the distances of its tensors.
-        links: where tensors of the trusted run come from.
-        reference: the trusted run.
-        pairs: all calls by the trusted run's names.
+
+@dataclass(frozen=True, slots=True)
+class MovedValues(UnexplainedResult):
+    """A call whose values stand in other places.
+
+    Attributes:
+        seen_at: the sum that shows it.
     """
+
+    seen_at: str
+
+    def read_cause(self, context: Context) -> Cause:
+        """Return what kind of fault it looks like."""
+        return Cause(
+            "indices",
+            f"its values stand in other places: their statistics agree, and so does the mean of "
+            f"{self.seen_at}, to which they are added, but not its largest or its norm",
+            "capture this call with task tensor on both sides: a replay can prove it",
+        )
+
+
+def _find_mover(call: CallInContext, found: Unexplained) -> CallPair | None:
+    """Return the call that put values into other places, if that is what a wrong sum shows."""
+    context, pair = call.context, call.pair
+    agreement = context.agreements[pair.name]
     if not _is_sum_of_moved(pair, found, agreement) or pair.reference is None:
         return None
+    pairs = {pair.reference.name: pair for pair in context.pairs if pair.reference is not None}
+    links = context.links
     terms = [
         leaf.value
         for leaf in pair.reference.leaves()
@@ -59,7 +92,7 @@ def find_mover(
     movers: list[CallPair] = []
     makers: list[CallPair] = []
     for term in terms:
-        chain = _chain(term, pair, links, reference, pairs)
+        chain = _chain(term, pair, links, context.reference, pairs)
         movers += [link for link in chain if operation_of(link.name) in MOVING][:1]
         makers += [link for link in chain[-1:] if _is_new(term, pair, links, pairs)]
     if movers:

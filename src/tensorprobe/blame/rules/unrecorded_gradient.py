@@ -20,16 +20,25 @@ from tensorprobe.blame.agreement import (
     roundoff_of,
     statistics_key,
 )
-from tensorprobe.blame.evidence import flat_tensors
+from tensorprobe.blame.call_split import flat_tensors
+from tensorprobe.blame.causes import Cause
+from tensorprobe.blame.context import Context
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
-from tensorprobe.blame.replays import Replays
+from tensorprobe.blame.rules.evidence import Confidence, Evidence
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.records import CallRecord, TensorValue, Value
 
-__all__ = ["FIT", "TIMES", "GapSuspect", "backward_of", "find_gap_suspect", "shortest_roundoff"]
+__all__ = [
+    "FIT",
+    "TIMES",
+    "UnrecordedGradient",
+    "backward_of",
+    "find_unrecorded_gradient",
+    "shortest_roundoff",
+]
 
 FIT = 64
 """The sum of replayed gradients has roundings that what it is compared with has not: so many."""
@@ -41,76 +50,132 @@ _UNSEEN = 256
 _PARTLY_RECORDED = ("Functional.linear.", "Tensor.__matmul__.", "Torch.matmul.", "Tensor.matmul.")
 
 
-@dataclass(frozen=True, slots=True)
-class GapSuspect:
-    """A call whose unrecorded backward node is at fault; `place` is where that shows."""
+def find_unrecorded_gradient(
+    context: Context, found: Sequence[Evidence]
+) -> UnrecordedGradient | None:
+    """Suspect the first call whose unrecorded backward node made what no other call explains.
 
-    call: str
-    position: int
-    place: str
-    times: float
-
-
-def find_gap_suspect(
-    pairs: Sequence[CallPair],
-    agreements: Mapping[str, CallAgreement],
-    links: Links,
-    candidate: Side,
-    reference: Side,
-    replays: Replays,
-    backgrounds: Mapping[str, float],
-    hidden: Mapping[str, float],
-    work: float,
-) -> GapSuspect | None:
-    """Return the first call whose unrecorded backward node made what no other call explains.
-
-    Args:
-        pairs: all calls, in the order of the run.
-        agreements: their distances.
-        links: where tensors come from.
-        candidate: the run under test.
-        reference: the trusted run.
-        replays: tell who sent a gradient.
-        backgrounds: the distance that is usual before each call.
-        hidden: the noise of each call's inputs that statistics do not show.
-        work: the roundoff that matrix products of this run work in, 0 for their own.
+    Where a forward call is suspected, what it leads to on the way back is no fault of its own.
     """
-    positions = {pair.name: pair.position for pair in pairs}
+    if any(evidence.phase == "forward" for evidence in found):
+        return None
+    if context.effort.settles_doubts and found:
+        return None
+    pairs = context.pairs
+    if any(p.candidate is None or p.reference is None for p in pairs if p.phase == "forward"):
+        # Tensors are followed in both runs by the calls that use them, which must be the same.
+        return None
+    until = min((evidence.position for evidence in found), default=len(pairs))
+    positions = {pair.name: pair.position for pair in pairs[:until]}
     # The last call, as long as nothing differs.
     last: str | None = ""
-    for pair in pairs:
+    for pair in pairs[:until]:
         if not isinstance(parse_call(pair.name), ApiCall):
             continue
         before = last
-        last = None if before is None or _differs(agreements[pair.name]) else pair.name
+        is_same = before is not None and not _differs(context.agreements[pair.name])
+        last = pair.name if is_same else None
         if pair.phase != "backward" or pair.candidate is None or pair.reference is None:
             continue
-        if any(_became_nonfinite(d) for d in agreements[pair.name].inputs):
-            call = _blame_nonfinite(pair, agreements, links, reference)
-            if call is not None:
-                place = f"{pair.name}.input.0"
-                return GapSuspect(call, positions.get(call, pair.position), place, math.inf)
-            continue
-        sent = [d for d in agreements[pair.name].inputs if math.isfinite(d.value)]
-        own = max((roundoff_of(d.candidate.dtype) for d in sent), default=0.0)
-        if not any(d.value > max(FIT * own, 16 * backgrounds[pair.name]) for d in sent):
-            continue
-        uses = _uses_of(pair.reference, links, reference)
-        try:
-            found = replays.find_sender(pair, uses, work) if uses else None
-        except RebuildError:
-            # Without data, or with a user that cannot be replayed, distances have to do.
-            noise = max(backgrounds[pair.name], hidden.get(pair.name, 0.0))
-            found = _guess(pair, agreements, uses, candidate, reference, noise)
-        if found is None and before is not None:
-            arrived = max(d.value for d in sent)
-            sender = before if _may_have_sent(before) else pair.name
-            found = sender, arrived / max(FIT * own, 2.0**-24)
-        if found is not None:
-            call, times = found
-            place = f"{pair.name}.input.0"
-            return GapSuspect(call, positions.get(call, pair.position), place, times)
+        sender = _find_sender(pair, before, context)
+        if sender is not None:
+            call, times = sender
+            return UnrecordedGradient(
+                call=call,
+                position=positions.get(call, pair.position),
+                phase="backward",
+                value_path=f"{pair.name}.input.0",
+                times=times,
+                arrives_at=pair.name,
+            )
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedGradient(Evidence):
+    """A call whose unrecorded backward node is at fault.
+
+    Attributes:
+        arrives_at: the call at which that shows.
+    """
+
+    arrives_at: str
+
+    basis = "gap"
+    told_by = "the gradients that were sent and those that arrive"
+
+    @property
+    def confidence(self) -> Confidence:
+        """How sure it is."""
+        return "likely"
+
+    @property
+    def made_words(self) -> str:
+        """Nothing: its own result was not recorded."""
+        return ""
+
+    def read_cause(self, context: Context) -> Cause:
+        """Return what kind of fault it looks like."""
+        if math.isinf(self.times):
+            return Cause(
+                "non-finite",
+                f"a gradient arrives at {self.value_path} with NaN or infinities, and no recorded "
+                "result before it has any",
+                "capture this call's gradients with tensorprobe, or at level mix",
+            )
+        if self.arrives_at == self.call:
+            return Cause(
+                "computation",
+                "the gradient that arrives here is not the one that was sent: what changes it "
+                "between two recorded calls was not recorded",
+                "look for a hook or a function of its own on this call's result",
+            )
+        return Cause(
+            "computation",
+            f"one of its backward nodes was not recorded; its gradient arrives wrong at "
+            f"{self.value_path}",
+            "capture this call's gradients with tensorprobe, or at level mix",
+        )
+
+    def next_step(self, cause: Cause, context: Context) -> str:
+        """Return what to do next."""
+        info = context.candidate.part.info
+        if info.tool != "tensorprobe":
+            mix = "" if info.level == "mix" else ", or at level mix"
+            return f"capture this call's gradients with tensorprobe{mix}"
+        return (
+            "look at how its gradient is made: a backward or a hook of its own, or a custom kernel"
+        )
+
+    def may_be_victim(self, context: Context) -> bool:
+        """Whether the error of an earlier suspect may lead to it: nothing else shows it."""
+        return True
+
+
+def _find_sender(pair: CallPair, before: str | None, context: Context) -> tuple[str, float] | None:
+    """Return who sent a gradient that no recorded call explains, and how far off it is."""
+    assert pair.reference is not None
+    inputs = context.agreements[pair.name].inputs
+    if any(_became_nonfinite(d) for d in inputs):
+        call = _blame_nonfinite(pair, context.agreements, context.links, context.reference)
+        return None if call is None else (call, math.inf)
+    sent = [d for d in inputs if math.isfinite(d.value)]
+    own = max((roundoff_of(d.candidate.dtype) for d in sent), default=0.0)
+    background = context.walk.before[pair.name]
+    if not any(d.value > max(FIT * own, 16 * background) for d in sent):
+        return None
+    uses = _uses_of(pair.reference, context.links, context.reference)
+    try:
+        found = context.replays.find_sender(pair, uses, context.work) if uses else None
+    except RebuildError:
+        # Without data, or with a user that cannot be replayed, distances have to do.
+        noise = max(background, context.walk.hidden.get(pair.name, 0.0))
+        found = _guess(pair, uses, context, noise)
+    if found is None and before is not None:
+        arrived = max(d.value for d in sent)
+        sender = before if _may_have_sent(before) else pair.name
+        found = sender, arrived / max(FIT * own, 2.0**-24)
+    return found
 
 
 def _differs(agreement: CallAgreement) -> bool:
@@ -152,24 +217,20 @@ def _blame_nonfinite(
 
 
 def _guess(
-    pair: CallPair,
-    agreements: Mapping[str, CallAgreement],
-    uses: Sequence[Use],
-    candidate: Side,
-    side: Side,
-    background: float,
+    pair: CallPair, uses: Sequence[Use], context: Context, background: float
 ) -> tuple[str, float] | None:
     """Return the user whose gradient was not recorded, if nothing else explains what arrived.
 
     Or the call at which it arrived, if another gradient was recorded where it was sent.
     """
     assert pair.reference is not None
+    agreements, side = context.agreements, context.reference
     arrived = max(d.value for d in agreements[pair.name].inputs if math.isfinite(d.value))
     own = shortest_roundoff(pair.reference, uses, side)
     allowed = max(_UNSEEN * own, FIT * background)
     if arrived <= allowed:
         return None
-    if len(uses) == 1 and _was_changed(pair, uses[0], candidate, side):
+    if len(uses) == 1 and _was_changed(pair, uses[0], context.candidate, side):
         return pair.name, arrived / allowed
     silent = []
     for use in uses:

@@ -1,0 +1,1 @@
+"""The rules by which a call is suspected, each with the evidence that it finds."""
