@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from tensorprobe.dtypes import DTYPES, DType, dtype_named, dtype_of_numpy, widen
+from tensorprobe.dtypes import (
+    DTYPES,
+    DType,
+    dtype_named,
+    dtype_of_numpy,
+    is_rounded,
+    roundoff_of,
+    significant_bits,
+    widen,
+)
 
 CARRIED = [dtype for dtype in DTYPES.values() if not dtype.native]
 
@@ -45,6 +54,32 @@ def test_the_table_says_what_torch_says(dtype: DType) -> None:
     assert theirs.itemsize == dtype.itemsize == dtype.carrier.itemsize
     assert theirs.is_floating_point == (dtype.kind == "float")
     assert theirs.is_complex == (dtype.kind == "complex")
+
+
+@pytest.mark.parametrize(
+    "dtype", [d for d in DTYPES.values() if d.is_rounded], ids=lambda dtype: dtype.name
+)
+def test_bits_and_limits_are_torchs(dtype: DType) -> None:
+    limits = torch.finfo(torch_dtype(dtype))
+    assert dtype.largest == limits.max
+    assert dtype.roundoff == 2.0**-dtype.significant_bits
+    if dtype.itemsize > 1:
+        assert dtype.roundoff * 2 == limits.eps
+        assert dtype.smallest == limits.smallest_normal * limits.eps
+        return
+    # torch does not know the epsilon of each 8-bit float, but their values.
+    values = np.unique(widen(all_patterns(dtype), dtype))
+    assert dtype.roundoff * 2 == values[values > 1][0] - 1
+
+
+def test_eight_bit_floats_are_told_apart_and_complex_numbers_are_rounded_as_their_parts() -> None:
+    """One table had three bits for all of them, and another one took complex64 for exact."""
+    assert significant_bits("torch.float8_e4m3fn") == significant_bits(torch.float8_e4m3fn) == 4
+    assert significant_bits("torch.float8_e5m2") == 3
+    assert significant_bits("torch.float8_e8m0fnu") == 1
+    assert roundoff_of("torch.complex64") == roundoff_of(torch.float32) == 2.0**-24
+    assert is_rounded(torch.complex64)
+    assert not is_rounded(torch.int8)
 
 
 def test_every_dtype_that_holds_single_numbers_is_in_the_table() -> None:

@@ -22,7 +22,7 @@ GROUND = {
     "dtypes",
     "tensor_data",
     "overflow_rule",
-    "unseen_writes",
+    "operations",
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "_version": set(),
@@ -32,9 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": {"names"},
     "dtypes": set(),
     "tensor_data": {"dtypes"},
-    "overflow_rule": {"errors", "names"},
+    "overflow_rule": {"dtypes", "errors", "names", "operations"},
     "older_tools": set(),
-    "unseen_writes": set(),
+    "operations": {"errors", "names"},
     "config": {"errors", "system"},
     "metrics": {"system", "errors", "dtypes", "tensor_data"},
     "store": GROUND,

@@ -1,4 +1,6 @@
-"""What each torch dtype is in bytes and in numpy, known without importing torch.
+"""What each torch dtype is in bytes, in numpy and in bits, known without importing torch.
+
+This is the only table of significant bits, roundoffs and largest and smallest numbers.
 
 numpy has no bfloat16 and no float8. Such data are carried as the unsigned integers that hold their
 bits (the *carrier*), so nothing is rounded on the way, and `widen` gives the values when a number
@@ -14,9 +16,22 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DTYPES", "DType", "dtype_named", "dtype_of_numpy", "widen"]
+__all__ = [
+    "DTYPES",
+    "EXACT_BITS",
+    "DType",
+    "dtype_named",
+    "dtype_of_numpy",
+    "is_rounded",
+    "roundoff_of",
+    "significant_bits",
+    "widen",
+]
 
 Kind = Literal["bool", "int", "float", "complex"]
+
+EXACT_BITS = 53
+"""The bits of what is not rounded: as many as the float64 has in which it is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +43,11 @@ class DType:
         kind: bool, int, float or complex.
         itemsize: bytes of one element.
         carrier: the numpy dtype that holds its bits.
-        exponent_bits: for floats that numpy lacks: how wide the exponent is.
-        mantissa_bits: for floats that numpy lacks: how wide the mantissa is.
-        variant: "ieee" (has infinities), "fn" (finite, NaN is all ones), "fnuz" (finite, no
-            negative zero, NaN is the sign bit alone), "e8m0" (powers of two), "" for the others.
+        exponent_bits: of floats and of the parts of complex numbers: how wide the exponent is.
+        mantissa_bits: how wide the mantissa is, without the leading one that is not stored.
+        variant: of those that numpy lacks: "ieee" (has infinities), "fn" (finite, NaN is all ones),
+            "fnuz" (finite, no negative zero, NaN is the sign bit alone), "e8m0" (powers of two);
+            "" for the others.
     """
 
     name: str
@@ -47,10 +63,46 @@ class DType:
         """Whether the carrier's values are the dtype's values."""
         return not self.variant
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether results of this dtype are rounded to it."""
+        return self.kind in ("float", "complex")
 
-def _native(name: str, kind: Kind, numpy_name: str) -> DType:
-    carrier = np.dtype(numpy_name)
+    @property
+    def significant_bits(self) -> int:
+        """The digits of a number in base two, the leading one included."""
+        return self.mantissa_bits + 1 if self.is_rounded else EXACT_BITS
+
+    @property
+    def roundoff(self) -> float:
+        """The largest relative error of rounding a number to this dtype, to nearest."""
+        return 2.0**-self.significant_bits
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number of a float, or of a part of a complex number."""
+        top = (1 << self.exponent_bits) // 2
+        fraction = 2.0 - 2.0**-self.mantissa_bits
+        if self.variant == "fn":
+            # The topmost pattern is the NaN.
+            return (fraction - 2.0**-self.mantissa_bits) * 2.0**top
+        # Without infinities the topmost exponent is one of numbers.
+        return fraction * 2.0 ** (top - 1)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest number above 0 of an IEEE float, and the step between the small ones."""
+        return 2.0 ** (2 - (1 << self.exponent_bits) // 2 - self.mantissa_bits)
+
+
+def _exact(name: str, kind: Kind) -> DType:
+    carrier = np.dtype(name)
     return DType(f"torch.{name}", kind, carrier.itemsize, carrier)
+
+
+def _native_float(name: str, kind: Kind, exponent_bits: int, mantissa_bits: int) -> DType:
+    carrier = np.dtype(name)
+    return DType(f"torch.{name}", kind, carrier.itemsize, carrier, exponent_bits, mantissa_bits)
 
 
 def _small_float(name: str, exponent_bits: int, mantissa_bits: int, variant: str) -> DType:
@@ -62,20 +114,20 @@ def _small_float(name: str, exponent_bits: int, mantissa_bits: int, variant: str
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
     for dtype in (
-        _native("bool", "bool", "bool"),
-        _native("uint8", "int", "uint8"),
-        _native("int8", "int", "int8"),
-        _native("int16", "int", "int16"),
-        _native("uint16", "int", "uint16"),
-        _native("int32", "int", "int32"),
-        _native("uint32", "int", "uint32"),
-        _native("int64", "int", "int64"),
-        _native("uint64", "int", "uint64"),
-        _native("float16", "float", "float16"),
-        _native("float32", "float", "float32"),
-        _native("float64", "float", "float64"),
-        _native("complex64", "complex", "complex64"),
-        _native("complex128", "complex", "complex128"),
+        _exact("bool", "bool"),
+        _exact("uint8", "int"),
+        _exact("int8", "int"),
+        _exact("int16", "int"),
+        _exact("uint16", "int"),
+        _exact("int32", "int"),
+        _exact("uint32", "int"),
+        _exact("int64", "int"),
+        _exact("uint64", "int"),
+        _native_float("float16", "float", 5, 10),
+        _native_float("float32", "float", 8, 23),
+        _native_float("float64", "float", 11, 52),
+        _native_float("complex64", "complex", 8, 23),
+        _native_float("complex128", "complex", 11, 52),
         DType("torch.bfloat16", "float", 2, np.dtype("uint16"), 8, 7, "ieee"),
         # Two float16 in a row: numpy has no such type, a uint32 keeps the bits.
         DType("torch.complex32", "complex", 4, np.dtype("uint32"), 5, 10, "ieee"),
@@ -99,6 +151,37 @@ def dtype_named(name: str) -> DType | None:
     True
     """
     return DTYPES.get(name)
+
+
+def is_rounded(dtype: object) -> bool:
+    """Whether results of a dtype, or of a dtype that torch calls so, are rounded to it.
+
+    >>> is_rounded("torch.complex64"), is_rounded("torch.int64"), is_rounded("torch.qint8")
+    (True, False, False)
+    """
+    known = DTYPES.get(str(dtype))
+    return known is not None and known.is_rounded
+
+
+def significant_bits(dtype: object) -> int:
+    """Return the significant bits of a dtype, or of the name that torch has for one.
+
+    >>> significant_bits("torch.bfloat16"), significant_bits("torch.complex64")
+    (8, 24)
+    >>> significant_bits("torch.int64")
+    53
+    """
+    known = DTYPES.get(str(dtype))
+    return EXACT_BITS if known is None else known.significant_bits
+
+
+def roundoff_of(dtype: object) -> float:
+    """Return the largest relative error of one rounding to a dtype, or to one of that name.
+
+    >>> roundoff_of("torch.bfloat16")
+    0.00390625
+    """
+    return 2.0 ** -significant_bits(dtype)
 
 
 def dtype_of_numpy(dtype: np.dtype[Any]) -> DType | None:

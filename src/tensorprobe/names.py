@@ -27,7 +27,6 @@ from tensorprobe.errors import NameFormatError
 
 __all__ = [
     "API_TYPES",
-    "UNINITIALISED",
     "ApiCall",
     "CallName",
     "Direction",
@@ -42,10 +41,8 @@ __all__ = [
     "forward_of",
     "is_call_name",
     "is_forward",
-    "is_overwritten",
     "is_parameter_gradients",
     "is_saved_value",
-    "is_uninitialised",
     "kind_of_call",
     "module_text",
     "other_gradients_name",
@@ -65,17 +62,6 @@ Section = Literal["input", "kwargs", "output", "parameters", ""]
 
 API_TYPES = ("Tensor", "Torch", "Functional", "VF", "Aten", "Distributed", "NPU")
 """The types that the tools ship with; a registered custom prefix may be any other word."""
-
-UNINITIALISED = frozenset(
-    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
-     "resize_", "resize_as_", "empty_quantized")
-)  # fmt: skip
-"""The functions whose result is memory as it was found."""
-
-_OVERWRITING = frozenset(
-    ("bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
-     "normal_", "random_", "trunc_normal_", "uniform_", "zero_")
-)  # fmt: skip
 
 # No real name comes near this; a hostile one would only cost time.
 _LONGEST_NAME = 10_000
@@ -336,16 +322,6 @@ def is_parameter_gradients(text: str) -> bool:
     return ".parameters_grad" in text and _CALL_PATTERNS[1].fullmatch(text) is not None
 
 
-def is_overwritten(text: str) -> bool:
-    """Whether a call writes over its first argument without a look at what was there.
-
-    >>> is_overwritten("Tensor.zero_.0.forward"), is_overwritten("Tensor.add_.0.forward")
-    (True, False)
-    """
-    api, _, direction = text.rpartition(".")
-    return direction == "forward" and api.rpartition(".")[0].partition(".")[2] in _OVERWRITING
-
-
 def is_saved_value(text: str) -> bool:
     """Whether a name is that of a value which the user saved.
 
@@ -353,18 +329,6 @@ def is_saved_value(text: str) -> bool:
     (True, False)
     """
     return text.endswith(".debug") and _SAVED_CALL.fullmatch(text) is not None
-
-
-def is_uninitialised(text: str) -> bool:
-    """Whether a call returns memory as it was found, so that its results mean nothing.
-
-    >>> is_uninitialised("Torch.zeros.0.forward"), is_uninitialised("Aten.empty.out.0.forward")
-    (False, True)
-    """
-    api, _, direction = text.rpartition(".")
-    # Of a kernel the name of its overload follows.
-    name = api.rpartition(".")[0].partition(".")[2].partition(".")[0]
-    return direction == "forward" and name in UNINITIALISED
 
 
 def is_forward(text: str) -> bool:

@@ -14,8 +14,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
+from tensorprobe.dtypes import DTYPES
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import UNINITIALISED, ApiCall, CallName, parse_call
+from tensorprobe.names import ApiCall, CallName, parse_call
+from tensorprobe.operations.facts import OVERWRITING, UNINITIALISED
 
 __all__ = [
     "LARGEST",
@@ -30,23 +32,13 @@ __all__ = [
 
 OverflowKind = Literal["nonfinite", "saturated"]
 
+# Powers of two (e8m0) scale blocks of other numbers; nothing is computed in them.
 LARGEST: dict[str, float] = {
-    "torch.float64": 1.7976931348623157e308,
-    "torch.float32": 3.4028234663852886e38,
-    "torch.bfloat16": 3.3895313892515355e38,
-    "torch.float16": 65504.0,
-    "torch.float8_e5m2": 57344.0,
-    "torch.float8_e5m2fnuz": 57344.0,
-    "torch.float8_e4m3fn": 448.0,
-    "torch.float8_e4m3fnuz": 240.0,
+    name: dtype.largest
+    for name, dtype in DTYPES.items()
+    if dtype.kind == "float" and dtype.variant != "e8m0"
 }
-"""The largest finite number of each real dtype."""
-
-# What was in their first argument before is lost, whatever it was.
-_OVERWRITING = frozenset(
-    ("bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
-     "normal_", "random_", "set_", "uniform_", "zero_")
-)  # fmt: skip
+"""The largest finite number of each real dtype that results are computed in."""
 
 
 class Extent(NamedTuple):
@@ -115,8 +107,7 @@ def can_overflow(name: str) -> bool:
         return True
     if call.api_type == "Distributed":
         return "reduce" in call.api_name
-    # An operator's overload is part of its name: `empty.memory_format`.
-    return UNINITIALISED.isdisjoint(call.api_name.split("."))
+    return call.api_name not in UNINITIALISED
 
 
 def overwritten_places(name: str) -> frozenset[str]:
@@ -130,7 +121,7 @@ def overwritten_places(name: str) -> frozenset[str]:
     if not isinstance(call, ApiCall) or not is_forward:
         return frozenset()
     places = {"input.out", "kwargs.out"}
-    if not _OVERWRITING.isdisjoint(call.api_name.split(".")):
+    if call.api_name in OVERWRITING:
         places.add("input.0")
     return frozenset(places)
 

@@ -105,6 +105,28 @@ def test_a_rounding_of_bfloat16_is_noise_there_and_a_fault_in_float32(tmp_path: 
         assert blame(write(tmp_path / f"{dtype}-candidate", calls), reference).culprit == culprit
 
 
+def test_noise_of_float32_is_noise_in_the_parts_of_complex_numbers(tmp_path: Path) -> None:
+    for dtype in ("torch.float32", "torch.complex64"):
+        calls = [("Functional.gelu.0.forward", sized(1.0, dtype), sized(2.0, dtype))]
+        reference = write(tmp_path / f"{dtype}-reference", calls)
+        calls = [("Functional.gelu.0.forward", sized(1.0, dtype), sized(2.0 + 8e-7, dtype))]
+        answer = blame(write(tmp_path / f"{dtype}-candidate", calls), reference)
+        assert answer.culprit is None, dtype
+
+
+def test_a_rounding_of_one_eight_bit_float_is_a_fault_in_another(tmp_path: Path) -> None:
+    """Between 2 and 2.5, neighbours in float8_e5m2, float8_e4m3 has another number."""
+    found = {}
+    for dtype in ("torch.float8_e4m3fn", "torch.float8_e5m2"):
+        calls = [("Functional.relu.0.forward", sized(1.0, dtype), sized(2.0, dtype))]
+        reference = write(tmp_path / f"{dtype}-reference", calls)
+        calls = [("Functional.relu.0.forward", sized(1.0, dtype), sized(2.5, dtype))]
+        answer = blame(write(tmp_path / f"{dtype}-candidate", calls), reference)
+        found[dtype] = answer.culprit
+    culprit = "Functional.relu.0.forward"
+    assert found == {"torch.float8_e4m3fn": culprit, "torch.float8_e5m2": None}
+
+
 def test_statistics_that_became_nan_are_told(tmp_path: Path) -> None:
     calls = [("Functional.gelu.0.forward", sized(1.0), sized(2.0))]
     reference = write(tmp_path / "reference", calls)

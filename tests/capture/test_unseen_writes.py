@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.operations.facts import WRITES_UNSEEN
 from tensorprobe.records import TensorValue, Value
-from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 
 def largest(value: Value) -> float:

@@ -19,7 +19,7 @@ from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.sides import Side
 from tensorprobe.compare.match import Pair
 from tensorprobe.compare.measure import DataDistance, Measurer
-from tensorprobe.dtypes import dtype_named
+from tensorprobe.dtypes import is_rounded
 from tensorprobe.records import Leaf, TensorValue
 from tensorprobe.store.leaves import flat_leaf
 
@@ -31,14 +31,9 @@ __all__ = [
     "is_float",
     "is_nonfinite",
     "largest_element",
-    "roundoff_of",
-    "significant_bits",
     "statistics_distance",
     "statistics_key",
 ]
-
-_BITS = {"torch.float64": 53, "torch.float32": 24, "torch.float16": 11, "torch.bfloat16": 8,
-         "torch.complex128": 53, "torch.complex64": 24, "torch.complex32": 11}  # fmt: skip
 
 StatisticsKey = tuple[int, float, float, float, float]
 
@@ -258,27 +253,10 @@ def _finite(item: bool | int | float | None) -> float:
 
 def is_float(value: TensorValue) -> bool:
     """Whether a tensor holds numbers that are rounded."""
-    dtype = dtype_named(value.dtype)
-    return dtype is not None and dtype.kind in ("float", "complex")
+    return is_rounded(value.dtype)
 
 
 def is_nonfinite(value: TensorValue) -> bool:
     """Whether a tensor's statistics show NaN or infinities."""
     numbers = [float(item) for item in (value.max, value.min, value.norm) if item is not None]
     return any(not math.isfinite(number) for number in numbers)
-
-
-def significant_bits(dtype: str) -> int:
-    """Return the significant bits of a float type by its name; 53 for types without rounding."""
-    if dtype.startswith("torch.float8"):
-        return 3
-    return _BITS.get(dtype, 53)
-
-
-def roundoff_of(dtype: str) -> float:
-    """Return the largest relative error of one rounding to a float type, by its name.
-
-    >>> roundoff_of("torch.bfloat16")
-    0.00390625
-    """
-    return 2.0 ** -significant_bits(dtype)

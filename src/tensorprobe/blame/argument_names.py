@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprobe.blame.operations import operation_of
+from tensorprobe.operations.spelling import operation_of
 
 __all__ = ["name_argument"]
 

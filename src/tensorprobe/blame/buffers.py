@@ -6,8 +6,8 @@ and its like, `broadcast` on every rank but the one that sends.
 
 from __future__ import annotations
 
-from tensorprobe.blame.operations import operation_of
-from tensorprobe.names import is_overwritten
+from tensorprobe.operations.calls import is_overwritten
+from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, Leaf, ScalarValue
 
 __all__ = ["is_buffer", "peer_of"]

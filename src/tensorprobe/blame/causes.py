@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 
 from tensorprobe.blame.call_split import MadeHere, OutputSplit
-from tensorprobe.blame.operations import MOVING, NORMS, operation_of
+from tensorprobe.operations.facts import MOVING, NORMS
+from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import TensorValue
 
 __all__ = ["PROOF_ADVICE", "Cause", "common_factor", "is_flipped_exponent", "read_error"]

@@ -27,24 +27,23 @@ from tensorprobe.blame.agreement import (
     is_float,
     is_nonfinite,
     largest_element,
-    roundoff_of,
-    significant_bits,
 )
-from tensorprobe.blame.gain import PRODUCTS, count_terms, find_gain, root_mean_square, top_of
-from tensorprobe.blame.operations import (
+from tensorprobe.blame.gain import count_terms, find_gain, root_mean_square, top_of
+from tensorprobe.blame.order import CallPair
+from tensorprobe.dtypes import DTYPES, roundoff_of, significant_bits
+from tensorprobe.operations.facts import (
     EXACT,
     EXPONENTIALS,
     GATES,
     MANY_STEPS,
     MATRIX,
     PLACES_ALONE,
+    PRODUCTS,
     RANDOM,
     ROUNDED_ONCE,
     WITH_PLACES,
-    is_compound,
-    operation_of,
 )
-from tensorprobe.blame.order import CallPair
+from tensorprobe.operations.spelling import is_compound, operation_of
 
 __all__ = ["Background", "Unexplained", "count_rows", "explain_call", "resolutions", "underflow"]
 
@@ -64,7 +63,6 @@ _LONGEST_SUM = 64
 # A factor is told by that many times what it may be off, from so many elements of so few bits.
 _FACTOR = 4.0
 _FEW_BITS = 11
-_SMALLEST_FLOAT16 = 2.0**-24
 _MANY = 32
 
 
@@ -190,7 +188,7 @@ def _explain(
     if inherited > _UNLIKE:
         return None
     own = max(2.0 ** -_fewest_bits(output, given, saved), *map(underflow, (output, *given)))
-    accumulate = min(own, 2.0**-24)
+    accumulate = min(own, roundoff_of("torch.float32"))
     terms = count_terms(operation, output, given, saved)
     gain = find_gain(operation, output, given, saved, terms)
     roundings = (2 + math.sqrt(terms)) * accumulate * gain
@@ -399,4 +397,4 @@ def underflow(distance: Distance) -> float:
     if "torch.float16" not in (distance.candidate.dtype, distance.reference.dtype):
         return 0.0
     size = root_mean_square(distance)
-    return min(1.0, _SMALLEST_FLOAT16 / 2 / size) if size else 0.0
+    return min(1.0, DTYPES["torch.float16"].smallest / 2 / size) if size else 0.0

@@ -10,21 +10,20 @@ import math
 from collections.abc import Sequence
 
 from tensorprobe.blame.agreement import Distance, is_float, largest_element
-from tensorprobe.blame.operations import (
+from tensorprobe.operations.facts import (
     ADDING,
     AVERAGING,
     EXPONENTIALS,
     MATRIX,
     NORMS,
+    PRODUCTS,
     SCALING,
 )
 
-__all__ = ["PRODUCTS", "count_terms", "find_gain", "root_mean_square", "top_of"]
+__all__ = ["count_terms", "find_gain", "root_mean_square", "top_of"]
 
 # Rows of a matrix differ in size; four standard deviations cover their tails.
 _TAILS = 4.0
-PRODUCTS = MATRIX | {"mul", "__mul__", "__rmul__", "__imul__", "mul_", "outer", "multiply"}
-"""Operations that multiply tensors."""
 
 
 def count_terms(

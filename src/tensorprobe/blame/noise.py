@@ -23,27 +23,16 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.operations import CONVOLUTIONS, MATRIX, ROUNDED_ONCE
+from tensorprobe.dtypes import is_rounded, roundoff_of, significant_bits
+from tensorprobe.operations.facts import CONVOLUTIONS, MATRIX, ROUNDED_ONCE
 
 __all__ = [
-    "SIGNIFICANT_BITS",
     "Floor",
     "accumulation_roundoff",
     "half_ulp",
     "rounds_once",
-    "unit_roundoff",
     "working_roundoffs",
 ]
-
-SIGNIFICANT_BITS: dict[torch.dtype, int] = {
-    torch.float64: 53,
-    torch.float32: 24,
-    torch.float16: 11,
-    torch.bfloat16: 8,
-}
-for _name, _bits in (("float8_e4m3fn", 4), ("float8_e4m3fnuz", 4), ("float8_e5m2", 3)):
-    if hasattr(torch, _name):
-        SIGNIFICANT_BITS[getattr(torch, _name)] = _bits
 
 # Matrix units may round their operands: NVIDIA's TF32 keeps 11 significant bits, "medium" 8.
 _TF32_ROUNDOFF = 2.0**-11
@@ -52,19 +41,9 @@ _BFLOAT16_ROUNDOFF = 2.0**-8
 _SPREADS = 4.0
 
 
-def unit_roundoff(dtype: torch.dtype) -> float:
-    """Return u of a floating-point type, 0 for others.
-
-    >>> unit_roundoff(torch.bfloat16) == 2.0**-8
-    True
-    """
-    bits = SIGNIFICANT_BITS.get(dtype)
-    return 0.0 if bits is None else 2.0**-bits
-
-
 def accumulation_roundoff(dtype: torch.dtype) -> float:
     """Return u of the type in which sums of this type are kept: float32 for all shorter ones."""
-    return min(unit_roundoff(dtype), 2.0**-24)
+    return min(roundoff_of(dtype), roundoff_of(torch.float32))
 
 
 def working_roundoffs(operation: str, phase: str, dtype: torch.dtype) -> tuple[float, ...]:
@@ -74,7 +53,7 @@ def working_roundoffs(operation: str, phase: str, dtype: torch.dtype) -> tuple[f
     norm, a backward pass with saved results) may round each to its own type. Matrix products of
     float32 may run on operands of fewer bits, if the whole run does so.
     """
-    own, accumulate = unit_roundoff(dtype), accumulation_roundoff(dtype)
+    own, accumulate = roundoff_of(dtype), accumulation_roundoff(dtype)
     if rounds_once(operation, phase):
         if operation in MATRIX and dtype == torch.float32:
             return (accumulate, _TF32_ROUNDOFF, _BFLOAT16_ROUNDOFF)
@@ -102,10 +81,10 @@ def half_ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     >>> half_ulp(torch.tensor([1.0, 3.0], dtype=torch.float64), torch.bfloat16).tolist()
     [0.00390625, 0.0078125]
     """
-    if dtype not in SIGNIFICANT_BITS:
+    if not is_rounded(dtype):
         # What a file says of a tensor may not be what it holds; nothing is rounded to this.
         dtype = torch.float64
-    bits = SIGNIFICANT_BITS[dtype]
+    bits = significant_bits(dtype)
     _, exponent = torch.frexp(values.abs())
     # Below the smallest normal number the spacing stays what it is there.
     _, smallest = math.frexp(torch.finfo(dtype).tiny)

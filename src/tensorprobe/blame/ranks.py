@@ -13,11 +13,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import roundoff_of
 from tensorprobe.blame.analyse import RankAnalysis
 from tensorprobe.blame.context import Context
-from tensorprobe.blame.operations import operation_of
 from tensorprobe.blame.rules.evidence import Evidence
+from tensorprobe.dtypes import roundoff_of
+from tensorprobe.operations.spelling import operation_of
 
 __all__ = ["RankSuspect", "order_suspects"]
 

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from tensorprobe.blame.call_split import flat_tensors
-from tensorprobe.blame.operations import RANDOM, operation_of
 from tensorprobe.errors import RebuildError
-from tensorprobe.names import UNINITIALISED
+from tensorprobe.operations.facts import RANDOM, UNINITIALISED
+from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import (
     CallRecord,
     ScalarValue,

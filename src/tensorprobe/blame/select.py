@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from tensorprobe.blame.agreement import CallAgreement, Distance
 from tensorprobe.blame.explain import Unexplained
-from tensorprobe.blame.operations import EXACT, MATRIX, operation_of
 from tensorprobe.blame.order import CallPair, forward_name
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
 from tensorprobe.dtypes import dtype_named
+from tensorprobe.operations.facts import EXACT, MATRIX
+from tensorprobe.operations.spelling import operation_of
 
 __all__ = ["ReplayPlan", "plan_doubts", "plan_replays"]
 

@@ -21,18 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tensorprobe.blame.agreement import (
-    CallAgreement,
-    Distance,
-    is_float,
-    largest_element,
-    roundoff_of,
-    significant_bits,
-)
+from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, largest_element
 from tensorprobe.blame.explain import Unexplained, count_rows, resolutions, underflow
 from tensorprobe.blame.gain import count_terms, find_gain
-from tensorprobe.blame.operations import EXACT, MATRIX, RANDOM, is_compound, operation_of
 from tensorprobe.blame.order import CallPair
+from tensorprobe.dtypes import roundoff_of, significant_bits
+from tensorprobe.operations.facts import EXACT, MATRIX, RANDOM
+from tensorprobe.operations.spelling import is_compound, operation_of
 
 __all__ = ["Siblings"]
 

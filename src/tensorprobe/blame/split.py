@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.agreement import is_float, significant_bits
+from tensorprobe.blame.agreement import is_float
 from tensorprobe.blame.call_split import (
     CallSplit,
     MadeHere,
@@ -33,15 +33,12 @@ from tensorprobe.blame.module_replay import (
     replay_module_forward,
 )
 from tensorprobe.blame.noise import (
-    SIGNIFICANT_BITS,
     Floor,
     accumulation_roundoff,
     half_ulp,
     rounds_once,
-    unit_roundoff,
     working_roundoffs,
 )
-from tensorprobe.blame.operations import EXACT, MATRIX, PLACES_ALONE, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import (
     Prepare,
@@ -52,6 +49,7 @@ from tensorprobe.blame.replay import (
 from tensorprobe.blame.rows import KEPT_ROWS, cut_inputs, rows_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.ties import is_tie, may_tie
+from tensorprobe.dtypes import EXACT_BITS, dtype_named, roundoff_of, significant_bits
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import (
     ModuleCall,
@@ -60,6 +58,8 @@ from tensorprobe.names import (
     is_parameter_gradients,
     parse_call,
 )
+from tensorprobe.operations.facts import MATRIX, PLACES_ALONE, is_exact
+from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, TensorValue
 
 __all__ = ["split_call"]
@@ -97,7 +97,7 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     if rows_of(pair):
         _cut_rows(ours, theirs, candidate, reference)
     operation = operation_of(pair.name)
-    exact = operation in EXACT and pair.phase == "forward"
+    exact = pair.phase == "forward" and is_exact(operation, is_complex=_has_complex(theirs))
     start, _ = _start_of(theirs, reference)
     setting = find_setting(start, reference.load) if _is_module(start) else 0
     replay_ours = _replayer(ours, candidate, setting, exact=exact)
@@ -172,6 +172,11 @@ class _Job:
     shortest: float
 
 
+def _has_complex(call: CallRecord) -> bool:
+    dtypes = [dtype_named(v.dtype) for v in flat_tensors(call.inputs) if v is not None]
+    return any(dtype is not None and dtype.kind == "complex" for dtype in dtypes)
+
+
 def _is_module(forward: CallRecord) -> bool:
     name = parse_call(forward.name)
     return isinstance(name, ModuleCall) and name.direction == "forward"
@@ -183,8 +188,8 @@ def _replayer(call: CallRecord, side: Side, setting: int, *, exact: bool) -> _Re
     output = next((v for v in flat_tensors(forward.outputs) if v is not None), None)
     short = None if output is None else getattr(torch, output.dtype.removeprefix("torch."), None)
     is_module = _is_module(forward)
-    casts = short in SIGNIFICANT_BITS and any(
-        significant_bits(value.dtype) > SIGNIFICANT_BITS[short]
+    casts = _is_float(short) and any(
+        significant_bits(value.dtype) > significant_bits(short)
         for value in flat_tensors(forward.inputs)
         if value is not None and is_float(value)
     )
@@ -237,6 +242,11 @@ def _start_of(call: CallRecord, side: Side) -> tuple[CallRecord, CallRecord | No
     return forward, call
 
 
+def _is_float(dtype: torch.dtype | None) -> bool:
+    known = dtype_named(str(dtype))
+    return known is not None and known.kind == "float"
+
+
 def _preparation(kind: str, short: torch.dtype | None, draw: int) -> Prepare:
     if kind == "own":
         return lambda tensor: tensor
@@ -245,7 +255,7 @@ def _preparation(kind: str, short: torch.dtype | None, draw: int) -> Prepare:
     def prepare(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
-        if kind == "cast" and short is not None and short in SIGNIFICANT_BITS:
+        if kind == "cast" and short is not None and _is_float(short):
             tensor = tensor.to(short)
         wide = tensor.to(torch.float64)
         if draw:
@@ -275,7 +285,7 @@ def _shortest_roundoff(call: CallRecord, side: Side) -> float:
     if backward is not None:
         values += flat_tensors(backward.inputs)
     bits = [significant_bits(value.dtype) for value in values if value and is_float(value)]
-    return 2.0 ** -min(bits, default=53)
+    return 2.0 ** -min(bits, default=EXACT_BITS)
 
 
 def _place(call: CallRecord, index: int) -> str:
@@ -404,7 +414,7 @@ def _roundoffs(job: _Job, dtype: torch.dtype) -> tuple[float, ...]:
     Under autocast a gradient of float32 is one of 16 bits that was cast.
     """
     roundoffs = working_roundoffs(job.operation, job.phase, dtype)
-    if job.phase == "backward" and job.shortest > unit_roundoff(dtype):
+    if job.phase == "backward" and job.shortest > roundoff_of(dtype):
         return (job.shortest, *(item for item in roundoffs if item > job.shortest))
     return roundoffs
 

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tensorprobe.blame.agreement import roundoff_of, significant_bits
 from tensorprobe.blame.call_split import CallSplit, OutputSplit
-from tensorprobe.blame.operations import MATRIX, NORMS, operation_of
 from tensorprobe.blame.order import Phase, forward_name, phase_of
+from tensorprobe.dtypes import roundoff_of, significant_bits
+from tensorprobe.operations.facts import MATRIX, NORMS
+from tensorprobe.operations.spelling import operation_of
 
 __all__ = ["Suspicion", "find_suspicions", "working_index"]
 

@@ -19,18 +19,17 @@ from tensorprobe.blame.agreement import (
     Distance,
     StatisticsKey,
     is_float,
-    roundoff_of,
-    significant_bits,
     statistics_key,
 )
-from tensorprobe.blame.operations import GATES, PARAMETER_PLACES, operation_of
 from tensorprobe.blame.order import CallPair
+from tensorprobe.dtypes import EXACT_BITS, roundoff_of, significant_bits
+from tensorprobe.operations.facts import GATES, PARAMETER_PLACES
+from tensorprobe.operations.spelling import operation_of
 
 __all__ = ["Unseen"]
 
 # A gate that turns with this probability is one to reckon with.
 _CHANCE = 0.02
-_EXACT = 53
 
 
 class Unseen:
@@ -68,7 +67,7 @@ class Unseen:
                 continue
             own = min(bits, significant_bits(output.candidate.dtype))
             self._bits[key], self._gates[key] = own, gates
-            self._fewest[pair.phase] = min(own, self._fewest.get(pair.phase, _EXACT))
+            self._fewest[pair.phase] = min(own, self._fewest.get(pair.phase, EXACT_BITS))
             self._widest = max(self._widest, gates)
         shown = [significant_bits(d.candidate.dtype) for d in tensors if is_float(d.candidate)]
         return max(gates, 2.0**-bits if bits < min(shown, default=0) else 0.0)
@@ -79,12 +78,12 @@ class Unseen:
         given = [self._bits_of(pair, distance) for distance in agreement.inputs]
         if forward is not None:
             given += [self._known(d) for d in (*forward.inputs, *forward.outputs)]
-        return min(given, default=_EXACT)
+        return min(given, default=EXACT_BITS)
 
     def _bits_of(self, pair: CallPair, distance: Distance) -> int:
         """Return the bits of an input; one that no call made may have come from any before."""
         if not is_float(distance.candidate):
-            return _EXACT
+            return EXACT_BITS
         own = significant_bits(distance.candidate.dtype)
         key = statistics_key(distance.candidate)
         known = None if key is None else self._bits.get(key)
@@ -98,7 +97,7 @@ class Unseen:
 
     def _known(self, distance: Distance) -> int:
         if not is_float(distance.candidate):
-            return _EXACT
+            return EXACT_BITS
         own = significant_bits(distance.candidate.dtype)
         key = statistics_key(distance.candidate)
         return own if key is None else min(own, self._bits.get(key, own))

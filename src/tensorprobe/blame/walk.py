@@ -6,20 +6,16 @@ import bisect
 import math
 from collections.abc import Mapping, Sequence
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, roundoff_of
+from tensorprobe.blame.agreement import CallAgreement, Distance, is_float
 from tensorprobe.blame.explain import Background, Unexplained, explain_call
-from tensorprobe.blame.operations import EXACT, MANY_STEPS, MATRIX, is_compound, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.siblings import Siblings
 from tensorprobe.blame.unseen import Unseen
+from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import (
-    UNINITIALISED,
-    ModuleCall,
-    ParameterGradients,
-    forward_of,
-    parse_call,
-)
+from tensorprobe.names import ModuleCall, ParameterGradients, forward_of, parse_call
+from tensorprobe.operations.facts import EXACT, MANY_STEPS, MATRIX, UNINITIALISED
+from tensorprobe.operations.spelling import is_compound, operation_of
 
 __all__ = ["TF32", "Walk"]
 

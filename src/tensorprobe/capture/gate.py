@@ -25,7 +25,7 @@ from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
 from tensorprobe.capture.written import written_tensors
 from tensorprobe.names import backward_of
-from tensorprobe.unseen_writes import WRITES_UNSEEN
+from tensorprobe.operations.facts import WRITES_UNSEEN
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session

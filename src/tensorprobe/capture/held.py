@@ -17,12 +17,11 @@ import torch
 
 from tensorprobe.capture.drafts import Draft, Numbers, PartDraft
 from tensorprobe.names import api_or_module_of
+from tensorprobe.operations.facts import WRITES_UNSEEN
+from tensorprobe.operations.spelling import writes_by_name
 from tensorprobe.records import DictValue, ListValue, PeerOpValue
 
 __all__ = ["HeldDraft", "WritingCalls", "held_in"]
-
-# They write running statistics, which have one dimension, without raising the tensors' version.
-_SECRET_WRITERS = ("batch_norm", "instance_norm")
 
 
 class HeldDraft(Draft):
@@ -118,7 +117,10 @@ class WritingCalls:
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = _looks_writing(key)
-        return known or (tensor.ndim <= 1 and key.endswith(_SECRET_WRITERS))
+        if known or key.startswith("Module."):
+            return known
+        # Running statistics have one dimension.
+        return tensor.ndim <= 1 and key.partition(".")[2] in WRITES_UNSEEN
 
     def learn(self, call: str) -> None:
         """Note that a call has written into an argument."""
@@ -127,15 +129,7 @@ class WritingCalls:
 
 def _looks_writing(key: str) -> bool:
     """Whether a function's name says that it writes: `add_`, `__iadd__`, a collective."""
-    first, *parts = key.split(".")
+    first, _, name = key.partition(".")
     if first == "Module":
         return False
-    return first == "Distributed" or any(
-        part in ("out", "__setitem__")
-        or (part.endswith("_") and not part.endswith("__"))
-        or (part.startswith("__i") and part not in _READING)
-        for part in parts
-    )
-
-
-_READING = frozenset(("__invert__", "__int__", "__index__", "__iter__"))
+    return first == "Distributed" or writes_by_name(name)

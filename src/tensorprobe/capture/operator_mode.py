@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorprobe.unseen_writes import WRITES_UNSEEN
+from tensorprobe.operations.facts import WRITES_UNSEEN
 
 __all__ = ["LEFT_OUT_SPACES", "OperatorMode", "may_write"]
 

@@ -29,6 +29,7 @@ from tensorprobe.capture.teamwork import make_team
 from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
+from tensorprobe.operations.facts import WRITES_UNSEEN
 from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
@@ -40,7 +41,6 @@ from tensorprobe.summary.statistics import (
 )
 from tensorprobe.summary.transfer import BATCH
 from tensorprobe.system.interrupts import is_raised_by_handler, uninterrupted
-from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 __all__ = ["Recorder"]
 

@@ -8,18 +8,12 @@ from typing import NamedTuple
 
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, ModuleCall, ParameterGradients, SavedValue, parse_call
+from tensorprobe.operations.facts import IN_ANY_ORDER, RANDOM
+from tensorprobe.operations.spelling import operation_of
 from tensorprobe.report.table import new_report
 from tensorprobe.system.clean_text import clean_text
 
 __all__ = ["Advice", "Failure", "advise", "by_the_table", "write_advice"]
-
-# Operations that add in an order of their own on accelerators: two runs of one machine may differ.
-_NONDETERMINISTIC = (
-    "bincount", "conv", "ctc_loss", "cumsum", "embedding", "gather", "grid_sample", "histc",
-    "index_add", "index_copy", "index_put", "interpolate", "kthvalue", "max_pool", "median",
-    "put_", "repeat_interleave", "scatter", "upsample",
-)  # fmt: skip
-_RANDOM = ("alpha_dropout", "bernoulli", "dropout", "multinomial", "normal", "rand", "uniform")
 
 _ALL_WELL = "Every value that was compared meets the requirements."
 _NOTHING_JUDGED = (
@@ -159,7 +153,7 @@ def _cause(failure: Failure, unmatched: str) -> str:
             return text + _INPUT_SOURCES
         return _GRADIENT_AFTER_UNMATCHED.format(calls=unmatched) if unmatched else _GRADIENT_IN
     text = _FORWARD if is_forward else _BACKWARD
-    name = call.api_name if isinstance(call, ApiCall) else call.class_name.lower()
-    if any(part in name for part in _RANDOM):
+    operation = operation_of(failure.call)
+    if operation in RANDOM:
         return text + _DRAWN
-    return text + _UNCERTAIN if any(part in name for part in _NONDETERMINISTIC) else text
+    return text + _UNCERTAIN if operation in IN_ANY_ORDER else text

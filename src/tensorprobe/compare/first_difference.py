@@ -17,13 +17,8 @@ from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.pairs import CallRows, is_meaningless
 from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import (
-    ApiCall,
-    SavedValue,
-    is_saved_value,
-    is_uninitialised,
-    parse_call,
-)
+from tensorprobe.names import ApiCall, SavedValue, is_saved_value, parse_call
+from tensorprobe.operations.calls import is_uninitialised
 from tensorprobe.records import CallRecord
 from tensorprobe.report.table import new_report
 from tensorprobe.report.value_text import json_number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tensorprobe.names import is_overwritten, is_uninitialised
+from tensorprobe.operations.calls import is_overwritten, is_uninitialised
 from tensorprobe.report.table import Cell
 from tensorprobe.store.leaves import Leaf
 

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorprobe.dtypes import significant_bits
 from tensorprobe.tensor_data import TensorData
 
 __all__ = ["ErrorShape", "measure_error_shape"]
 
 # So many elements do not end in zeros by chance.
 _ENOUGH = 8
-# The significant bits of float16 and TF32, the longest types that are shorter than float32.
-_LONGEST = 11
+# TF32 has those of float16, the longest type that is shorter than float32.
+_SHORTER = (significant_bits("torch.bfloat16"), significant_bits("torch.float16"))
+_FLOAT32 = significant_bits("torch.float32")
 _PIECE = 1 << 15
 
 _Array = npt.NDArray[Any]
@@ -128,6 +130,11 @@ def _kept_bits(values: _Array) -> int:
     for start in range(0, values.size, _PIECE):
         piece = np.ascontiguousarray(values[start : start + _PIECE]).view(np.uint32)
         used |= int(np.bitwise_or.reduce(piece))
-        if used & ((1 << (24 - _LONGEST)) - 1):
+        if used & _bits_beyond(_SHORTER[-1]):
             return 0
-    return next(bits for bits in (8, _LONGEST) if not used & ((1 << (24 - bits)) - 1))
+    return next(bits for bits in _SHORTER if not used & _bits_beyond(bits))
+
+
+def _bits_beyond(bits: int) -> int:
+    """Return a mask of the bits of a float32 that a type of so many significant bits lacks."""
+    return (1 << (_FLOAT32 - bits)) - 1

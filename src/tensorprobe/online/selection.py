@@ -14,11 +14,16 @@ from typing import Any
 import torch
 
 from tensorprobe.capture.operator_mode import LEFT_OUT_SPACES
-from tensorprobe.names import UNINITIALISED
+from tensorprobe.operations.facts import (
+    ABOUT_MEMORY,
+    BY_STRIDES,
+    UNINITIALISED,
+    WITH_WORKSPACE,
+    WRITES_UNSEEN,
+)
 from tensorprobe.precheck.noise import is_view
 from tensorprobe.replay.arguments import tensors_in
 from tensorprobe.summary.host import is_plain
-from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 __all__ = [
     "DRAWS_RANDOM",
@@ -35,20 +40,6 @@ NO_OPERATOR = "computes nothing"
 _COLLECTIVE = "a collective, which is never made twice"
 DRAWS_RANDOM = "draws random numbers"
 """Why a call is not checked: no two runs share what they draw."""
-# They are about memory, not about the numbers in it.
-_ABOUT_MEMORY = frozenset(
-    ("_pin_memory", "is_pinned", "record_stream", "set_", "set_data", "_resize_output_",
-     "_efficientzerotensor", "lift", "_local_scalar_dense")
-)  # fmt: skip
-# Their last argument or result is memory of the kernel that made it, which no other one can read.
-_WITH_WORKSPACE = frozenset(
-    ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_cudnn_rnn", "_cudnn_rnn_backward",
-     "miopen_rnn", "miopen_rnn_backward")
-)  # fmt: skip
-# Their strides count from the beginning of the memory, of which a copy has only the tensor's part.
-_BY_STRIDES = frozenset(
-    ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "_reshape_alias")
-)
 _OF_TORCH = frozenset(("aten", "prims"))
 # Arguments of random operators: what share is dropped, or set.
 _SHARES = ("dropout_p", "p", "dropout")
@@ -113,9 +104,9 @@ def facts_of(func: Any) -> OperatorFacts:
         reason = _COLLECTIVE if space != "profiler" else NO_OPERATOR
     elif plain in UNINITIALISED:
         reason = "returns uninitialised memory"
-    elif plain in _ABOUT_MEMORY:
+    elif plain in ABOUT_MEMORY:
         reason = "a matter of memory, not of numbers"
-    elif plain in _WITH_WORKSPACE:
+    elif plain in WITH_WORKSPACE:
         reason = "hands on memory that its own kernel alone can read"
     elif not returns_tensors and not written:
         reason = "returns no tensor"
@@ -144,7 +135,7 @@ def why_not_this_call(
             return f"a {_kind_of(tensor)} among its arguments"
     if facts.draws_random and _may_draw(func, args, kwargs):
         return DRAWS_RANDOM
-    if facts.name in _BY_STRIDES and not _is_whole(args[0]):
+    if facts.name in BY_STRIDES and not _is_whole(args[0]):
         return "looks at memory beyond its tensor's elements"
     return ""
 

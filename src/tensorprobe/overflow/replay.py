@@ -17,11 +17,11 @@ import torch
 
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, is_call_name, kind_of_call
+from tensorprobe.operations.facts import CASTING, Fact
 from tensorprobe.overflow.equal_inputs import equal_places, sums_over
 from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.overflow_rule import LARGEST, Extent, find_overflow, is_nonfinite
 from tensorprobe.precheck.both_sides import BothSides, CannotJudgeError
-from tensorprobe.precheck.kinds import CASTS
 from tensorprobe.precheck.side import Side
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.replay.functions import parse_api_call
@@ -36,7 +36,7 @@ _CPU = torch.device("cpu")
 _SEED = 1234
 # Their exact result is what went in: some name their dtype (`half`), and no wider one takes the
 # place of an 8-bit float.
-_CONVERSIONS = CASTS | {"copy_"}
+_CONVERSIONS = CASTING | Fact("copy_")
 # From this share of the largest number on, the order of a sum decides whether it is reached.
 _NEAR = 0.99
 

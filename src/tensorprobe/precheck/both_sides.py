@@ -16,13 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tensorprobe.dtypes import roundoff_of
 from tensorprobe.names import ApiCall
-from tensorprobe.precheck.judge import rounding_unit
-from tensorprobe.precheck.kinds import (
-    is_in_place,
-    needs_recorded_dtype,
-    undetermined_outputs,
-)
+from tensorprobe.operations.facts import WRITES_UNSEEN, undetermined_outputs
+from tensorprobe.precheck.kinds import is_in_place, needs_recorded_dtype
 from tensorprobe.precheck.noise import disturb
 from tensorprobe.precheck.precision import (
     is_raisable,
@@ -41,7 +38,6 @@ from tensorprobe.replay.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.replay.recorded import dict_places, tensor_values, wants_gradients
 from tensorprobe.replay.refusals import REFUSALS
 from tensorprobe.summary.host import send
-from tensorprobe.unseen_writes import WRITES_UNSEEN
 
 __all__ = [
     "BothSides",
@@ -171,7 +167,7 @@ class BothSides:
         self.autocast: torch.dtype | None = None
         self.is_raised = True
         self.sent: tuple[torch.Tensor | None, ...] = ()
-        self.unit = rounding_unit(torch.float32)
+        self.unit = roundoff_of(torch.float32)
         # The tensors that stand in the call's arguments.
         self._recorded = self.inputs()
         self.shapes = [tuple(tensor.shape) for tensor in self._recorded]
@@ -310,8 +306,8 @@ class BothSides:
         self.is_raised = self._may_raise and not needs_own
         dtypes += [output.dtype for output in candidate.outputs]
         floats = [dtype for dtype in dtypes if is_raisable(dtype)]
-        self.noisy_dtype = max(floats, key=rounding_unit, default=torch.float32)
-        self.unit = rounding_unit(self.noisy_dtype)
+        self.noisy_dtype = max(floats, key=roundoff_of, default=torch.float32)
+        self.unit = roundoff_of(self.noisy_dtype)
 
     # --- the reference -----------------------------------------------------------------------
 

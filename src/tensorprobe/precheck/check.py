@@ -13,8 +13,15 @@ from typing import TypeAlias
 
 import torch
 
+from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall
+from tensorprobe.operations.facts import (
+    CASTING,
+    COARSE_IN_HALVES,
+    UNINITIALISED,
+    undetermined_outputs,
+)
 from tensorprobe.precheck.both_sides import (
     BothSides,
     CannotJudgeError,
@@ -24,20 +31,8 @@ from tensorprobe.precheck.both_sides import (
 )
 from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.choices import Choice
-from tensorprobe.precheck.judge import (
-    Judgement,
-    Verdict,
-    rounding_unit,
-    skipped,
-    worst_verdict,
-)
-from tensorprobe.precheck.kinds import (
-    CASTS,
-    COARSE_IN_HALVES,
-    UNINITIALISED,
-    needs_recorded_dtype,
-    undetermined_outputs,
-)
+from tensorprobe.precheck.judge import Judgement, Verdict, skipped, worst_verdict
+from tensorprobe.precheck.kinds import needs_recorded_dtype
 from tensorprobe.precheck.output_judge import OutputJudge
 from tensorprobe.precheck.picks import on_cpu, pick_gradient, pick_written
 from tensorprobe.precheck.random_call import judge_random
@@ -81,7 +76,7 @@ def check_call(
         watch: takes the time; it may have begun before.
     """
     watch = watch or Stopwatch()
-    if UNINITIALISED & set(name.api_name.split(".")):
+    if name.api_name in UNINITIALISED:
         return CheckedCall("SKIP", message="the result is uninitialised memory")
     try:
         with watch.phase("prepare"):
@@ -226,7 +221,7 @@ class _Check:
         ours, wanted = candidate.outputs[index].dtype, self._dtypes(reference)
         if index < len(wanted) and ours != wanted[index]:
             # What a kernel of another device hands on beside its result may be wider.
-            is_wider = rounding_unit(ours) <= rounding_unit(wanted[index])
+            is_wider = roundoff_of(ours) <= roundoff_of(wanted[index])
             if not (index and is_wider and self._sides.device.type != "cpu"):
                 reason = f"the device gave {ours}, wanted {wanted[index]}"
         if not reason:
@@ -356,7 +351,7 @@ class _Check:
         if not (sides.is_raised or is_odd or is_random):
             lines.append("the CPU has no wider form, so the reference has the recorded dtype")
         is_torchs = self._name.api_type in _OF_TORCH
-        if is_torchs and self._name.api_name.rpartition(".")[2] in CASTS:
+        if is_torchs and self._name.api_name in CASTING:
             lines.append("a cast is of limited value: the reference is rounded the same way")
         return "; ".join(lines)
 

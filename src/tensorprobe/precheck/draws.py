@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tensorprobe.precheck.judge import Judgement, rounding_unit, skipped
+from tensorprobe.dtypes import roundoff_of
+from tensorprobe.precheck.judge import Judgement, skipped
 
 __all__ = [
     "dropout_probability",
@@ -82,7 +83,7 @@ def judge_dropout(
         step = float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
         beyond = ((result[kept] - expected).abs() - step).clamp_(min=0)
         error = float(beyond.div_(expected.abs()).max())
-        limit = _SCALE_ROUNDINGS * rounding_unit(dtype)
+        limit = _SCALE_ROUNDINGS * roundoff_of(dtype)
         if error > limit:
             return Judgement(
                 "error",

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from tensorprobe.dtypes import roundoff_of
 from tensorprobe.metrics.pair import PairNumbers, Unavailable, relative_distance
 from tensorprobe.precheck.measure import OutputNumbers, measure_first, measure_output
 from tensorprobe.precheck.older_rule import OlderVerdict, hold_against_older_rule
@@ -32,7 +33,6 @@ __all__ = [
     "Verdict",
     "judge_at_once",
     "judge_output",
-    "rounding_unit",
     "skipped",
     "typical_size",
     "worst_verdict",
@@ -67,22 +67,11 @@ class Resemblance(NamedTuple):
 Verdict = Literal["pass", "warning", "error", "SKIP"]
 _ORDER: tuple[Verdict, ...] = ("SKIP", "pass", "warning", "error")
 
-_UNITS = {
-    torch.float16: 2.0**-11,
-    torch.bfloat16: 2.0**-8,
-    torch.float32: 2.0**-24,
-    torch.float64: 2.0**-53,
-    torch.complex32: 2.0**-11,
-    torch.complex64: 2.0**-24,
-    torch.complex128: 2.0**-53,
-    torch.float8_e4m3fn: 2.0**-4,
-    torch.float8_e5m2: 2.0**-3,
-}
 # How many rounding errors a result's distance may be, before reductions.
 _ROUNDINGS = {torch.float16: 6.0, torch.bfloat16: 1.75}
 _MOST_ROUNDINGS = 64.0
 # Sums of halves are kept in float32.
-_SUM_UNIT = 2.0**-24
+_SUM_UNIT = roundoff_of(torch.float32)
 _WIDEST = 2e-4
 # A larger rounding error leaves nothing of a number.
 _COARSEST = 0.25
@@ -138,11 +127,6 @@ def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     'warning'
     """
     return max(verdicts, key=_ORDER.index, default="SKIP")
-
-
-def rounding_unit(dtype: torch.dtype) -> float:
-    """Return the largest relative error of rounding to a dtype."""
-    return _UNITS.get(dtype, 2.0**-24)
 
 
 def judge_at_once(
@@ -302,7 +286,7 @@ def _limit_of(dtype: torch.dtype, length: int, typical: float) -> float:
     Below the smallest normal number of the dtype a rounding error no longer shrinks with the
     number: it is half of the smallest step.
     """
-    unit = rounding_unit(dtype)
+    unit = roundoff_of(dtype)
     limits = torch.finfo(dtype)
     if 0 < typical < limits.smallest_normal:
         coarse = min(limits.smallest_normal * limits.eps / 2 / typical, _COARSEST)
@@ -349,7 +333,7 @@ def _is_own_sum(
     if numbers.pair.count < _MANY and not (is_gradient and length >= _MANY):
         return False
     walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
-    allowed = limit + walk * rounding_unit(dtype)
+    allowed = limit + walk * roundoff_of(dtype)
     # Not all elements are sums of as many numbers.
     return numbers.distance <= allowed and numbers.worst <= _ELEMENT * allowed
 
@@ -382,7 +366,7 @@ def _is_noise(
     noise: Sequence[Runs],
 ) -> bool:
     """Whether the candidate lies about as far from the precise result as noisy runs do."""
-    unit = rounding_unit(dtype)
+    unit = roundoff_of(dtype)
     return any(
         lies_within_noise(
             candidate,

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tensorprobe.operations.facts import EXACT, UNINITIALISED
 from tensorprobe.replay.arguments import map_leaves
 
 __all__ = ["RoundingNoise", "disturb", "is_view", "keeps_numbers"]
@@ -29,18 +30,6 @@ __all__ = ["RoundingNoise", "disturb", "is_view", "keeps_numbers"]
 # One thread draws random numbers, so that larger tensors repeat them. A prime: no row of a matrix
 # has the errors of another.
 _DRAWN = 1_048_573
-# They move numbers and do not compute: what comes out was rounded before.
-_EXACT = frozenset(
-    ("_to_copy", "_unsafe_view", "abs", "alias_copy", "amax", "amin", "argmax", "argmin", "arange",
-     "cat", "ceil", "clamp", "clone", "constant_pad_nd", "copy", "copy_", "cummax", "cummin",
-     "diag_embed", "embedding", "empty", "empty_like", "empty_strided", "eye", "fill", "fill_",
-     "flip", "floor", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
-     "masked_fill", "masked_fill_", "masked_select", "max", "maximum", "median", "min", "minimum",
-     "neg", "new_empty", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "relu",
-     "repeat", "roll", "round", "scalar_tensor", "select_backward", "sign", "slice_backward",
-     "sort", "stack", "threshold_backward", "topk", "tril", "triu", "trunc", "where", "zero_",
-     "zeros", "zeros_like")
-)  # fmt: skip
 
 
 class RoundingNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -303,7 +292,11 @@ def _soft_margin_loss_backward(
 
 @cache
 def _keeps_numbers(func: torch._ops.OpOverload) -> bool:
-    return func._schema.name.partition("::")[2] in _EXACT
+    """Whether an operator moves numbers and does not compute: what comes out was rounded before."""
+    if "reduce" in func._schema.overload_name:
+        return False
+    name = func._schema.name.partition("::")[2]
+    return name in EXACT or name in UNINITIALISED
 
 
 def keeps_numbers(func: torch._ops.OpOverload) -> bool:

@@ -13,7 +13,9 @@ from functools import cache, partial
 
 import torch
 
+from tensorprobe.dtypes import roundoff_of
 from tensorprobe.names import ApiCall
+from tensorprobe.operations.facts import ADDED_IN_PLACE, PARTLY_IN_HALVES, SUMMED_IN_HALVES
 from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.checked_call import CheckedOutput
 from tensorprobe.precheck.judge import (
@@ -22,11 +24,9 @@ from tensorprobe.precheck.judge import (
     Runs,
     judge_at_once,
     judge_output,
-    rounding_unit,
     skipped,
     typical_size,
 )
-from tensorprobe.precheck.kinds import ADDED_IN_PLACE, PARTLY_IN_HALVES, SUMMED_IN_HALVES
 from tensorprobe.precheck.measure import OutputNumbers
 from tensorprobe.precheck.picks import Pick, as_compared, norm, on_cpu, pick_from
 from tensorprobe.precheck.repeated_errors import resemblance_of
@@ -143,7 +143,7 @@ class OutputJudge:
     @property
     def is_half(self) -> bool:
         """Whether the narrowest dtype in the call has 16 bits or fewer."""
-        return self._sides.unit >= rounding_unit(torch.float16)
+        return self._sides.unit >= roundoff_of(torch.float16)
 
     def _slack(self) -> float:
         """Return how many times the tolerance applies: of what the CPU adds up in a half, more."""

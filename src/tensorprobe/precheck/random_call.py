@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from tensorprobe.names import ApiCall
+from tensorprobe.operations.facts import DROPOUTS
 from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.checked_call import CheckedOutput
 from tensorprobe.precheck.draws import (
@@ -21,7 +22,6 @@ from tensorprobe.precheck.draws import (
     judge_dropout_gradient,
     spread_of,
 )
-from tensorprobe.precheck.kinds import is_dropout
 from tensorprobe.precheck.picks import on_cpu
 from tensorprobe.precheck.side import Side, run_backward
 
@@ -42,7 +42,7 @@ def judge_random(name: ApiCall, sides: BothSides, candidate: Side) -> list[Check
     plain = sides.plain
     probability = dropout_probability(name.api_type, plain.args, dict(plain.kwargs))
     given = sides.inputs()
-    if is_dropout(name.api_name) and probability is not None and given:
+    if name.api_name in DROPOUTS and probability is not None and given:
         return _judge_dropout(name, sides, given[0], probability, candidate)
     return _judge_draws(name, sides, candidate)
 

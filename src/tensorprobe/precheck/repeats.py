@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from tensorprobe.dtypes import roundoff_of
+from tensorprobe.operations.facts import COARSE_IN_HALVES, PARTLY_IN_HALVES, STEPWISE_IN_HALVES
 from tensorprobe.precheck.both_sides import BothSides, Noise
-from tensorprobe.precheck.judge import rounding_unit
-from tensorprobe.precheck.kinds import COARSE_IN_HALVES, PARTLY_IN_HALVES, STEPWISE_IN_HALVES
 from tensorprobe.precheck.noise import RoundingNoise
 from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
@@ -161,7 +161,7 @@ class Repeats:
         whole = self._whole
         if not whole.is_live:
             return False
-        is_half = whole.unit > rounding_unit(torch.float32)
+        is_half = whole.unit > roundoff_of(torch.float32)
         if is_half and whole.api_name in COARSE_IN_HALVES | PARTLY_IN_HALVES:
             return True
         return any(not bool(torch.isfinite(tensor).all()) for tensor in whole.inputs())
@@ -188,8 +188,8 @@ class Repeats:
         largest = max((tensor.numel() for tensor in given), default=1)
         least = min(whole.result_sizes, default=1)
         walk = min(math.sqrt(max(largest // max(least, 1), 1)), _LONGEST_WALK)
-        if whole.unit > rounding_unit(torch.float32):
-            return whole.unit + walk * rounding_unit(torch.float32)
+        if whole.unit > roundoff_of(torch.float32):
+            return whole.unit + walk * roundoff_of(torch.float32)
         return whole.unit * walk
 
     def _is_half_by_element(self) -> bool:
@@ -199,7 +199,7 @@ class Repeats:
         rounded. Every second element alone shows whether it depends on the others.
         """
         whole = self._whole
-        if whole.unit <= rounding_unit(torch.float32) or whole.api_name in STEPWISE_IN_HALVES:
+        if whole.unit <= roundoff_of(torch.float32) or whole.api_name in STEPWISE_IN_HALVES:
             return False
         sizes = {tensor.numel() for tensor in whole.inputs() if tensor.is_floating_point()}
         if sizes != set(whole.result_sizes) or len(sizes) != 1:

@@ -18,11 +18,12 @@ from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.explain import Unexplained, resolutions
 from tensorprobe.blame.links import Links
-from tensorprobe.blame.operations import ADDING, EXACT, MOVING, SCALING, operation_of
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.rules.evidence import CallInContext
 from tensorprobe.blame.rules.unexplained_result import UnexplainedResult, is_cleared
 from tensorprobe.blame.sides import Side
+from tensorprobe.operations.facts import ADDING, EXACT, MOVING, SCALING
+from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, TensorValue
 
 __all__ = ["MovedValues", "find_moved_values"]

@@ -17,7 +17,6 @@ from tensorprobe.blame.agreement import (
     StatisticsKey,
     is_float,
     is_nonfinite,
-    roundoff_of,
     statistics_key,
 )
 from tensorprobe.blame.call_split import flat_tensors
@@ -27,6 +26,7 @@ from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.rules.evidence import Confidence, Evidence
 from tensorprobe.blame.sides import Side
+from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.records import CallRecord, TensorValue, Value
