@@ -43,8 +43,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"system", "errors", "records"},
     "compare": GROUND | {"store", "metrics", "report"},
     "replay": GROUND | {"summary", "store"},
-    "precheck": GROUND | {"replay", "summary", "store", "metrics", "report"},
-    "blame": GROUND | {"replay", "compare", "store", "metrics", "report"},
+    "rounding": GROUND,
+    "precheck": GROUND | {"rounding", "replay", "summary", "store", "metrics", "report"},
+    "blame": GROUND | {"rounding", "replay", "compare", "store", "metrics", "report"},
     "overflow": GROUND | {"replay", "precheck", "store", "report"},
     "online": GROUND
     | {
@@ -92,6 +93,7 @@ ALLOWED_THIRD_PARTY: dict[str, set[str]] = {
     "overflow": {"torch"},
     "precheck": {"numpy", "torch", "rich"},
     "replay": {"numpy", "torch"},
+    "rounding": {"torch"},
     "report": {"rich"},
     "blame": {"torch"},
     "show": {"numpy", "rich"},

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import CallAgreement, Meter
+from tensorprobe.blame.agreement import Meter
 from tensorprobe.blame.call_split import CallSplit
 from tensorprobe.blame.changed_arguments import find_changed_arguments
 from tensorprobe.blame.effort import Effort
-from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.lone_calls import Consequences, find_consequences
 from tensorprobe.blame.order import CallPair, kinds_of_both, open_sides, pair_calls
@@ -27,8 +26,11 @@ from tensorprobe.blame.sides import Side
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
 from tensorprobe.blame.type_change import TypeChange, find_type_change
-from tensorprobe.blame.walk import TF32, Walk
+from tensorprobe.blame.walk import Walk
 from tensorprobe.compare.measure import DataDistance
+from tensorprobe.rounding.distance import CallAgreement
+from tensorprobe.rounding.explain import Unexplained
+from tensorprobe.rounding.floor import TF32
 from tensorprobe.store import RankDump
 
 __all__ = ["Context", "read_context"]

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorprobe.blame.agreement import StatisticsKey, is_float, statistics_key
+from tensorprobe.blame.agreement import StatisticsKey, statistics_key
 from tensorprobe.blame.order import phase_of
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.rounding.distance import is_float
 
 __all__ = ["Links", "Use", "follow_tensors"]
 

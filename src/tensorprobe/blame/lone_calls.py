@@ -14,12 +14,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, statistics_key
+from tensorprobe.blame.agreement import statistics_key
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.start import is_parameter
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.names import is_parameter_gradients
+from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 
 __all__ = ["Consequences", "LoneCall", "find_consequences", "find_follower"]
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 from tensorprobe.blame.call_split import MadeHere
-from tensorprobe.blame.noise import Floor
+from tensorprobe.rounding.floor import Floor
 
 __all__ = ["measure_exact", "measure_rounded", "relative_distance"]
 

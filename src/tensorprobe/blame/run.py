@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorprobe.blame.agreement import Distance
 from tensorprobe.blame.analyse import RankAnalysis, analyse_rank
 from tensorprobe.blame.conclusion import Accused, Conclusion, StepSpan, Verdict
 from tensorprobe.blame.context import Context
@@ -31,6 +30,7 @@ from tensorprobe.compare.inputs import name_inputs, pair_parts
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
 from tensorprobe.replay.memory import require_memory
+from tensorprobe.rounding.distance import Distance
 from tensorprobe.store import open_dump
 
 __all__ = ["Investigation", "blame", "investigate", "investigate_parts"]

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorprobe.blame.agreement import CallAgreement, Distance
-from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.order import CallPair, forward_name
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.operations.facts import EXACT, MATRIX
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding.distance import CallAgreement, Distance
+from tensorprobe.rounding.explain import Unexplained
 
 __all__ = ["ReplayPlan", "plan_doubts", "plan_replays"]
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.agreement import is_float
 from tensorprobe.blame.call_split import (
     CallSplit,
     MadeHere,
@@ -31,13 +30,6 @@ from tensorprobe.blame.module_replay import (
     find_setting,
     replay_module_backward,
     replay_module_forward,
-)
-from tensorprobe.blame.noise import (
-    Floor,
-    accumulation_roundoff,
-    half_ulp,
-    rounds_once,
-    working_roundoffs,
 )
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import (
@@ -61,6 +53,14 @@ from tensorprobe.names import (
 from tensorprobe.operations.facts import MATRIX, PLACES_ALONE, is_exact
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.rounding.distance import is_float
+from tensorprobe.rounding.floor import (
+    Floor,
+    accumulation_roundoff,
+    half_ulp,
+    rounds_once,
+    working_roundoffs,
+)
 
 __all__ = ["split_call"]
 

@@ -13,12 +13,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float, statistics_key
+from tensorprobe.blame.agreement import statistics_key
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
 from tensorprobe.dtypes import significant_bits
 from tensorprobe.operations.facts import LOSSES, PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 
 __all__ = ["StartDifferences", "find_start_differences", "is_parameter", "may_be_made"]
 

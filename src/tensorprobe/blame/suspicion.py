@@ -6,8 +6,7 @@ Three yardsticks, the sharpest that applies:
     the other   what the trusted run's own kernel makes of the same call
     the peers   what the same operation does in the other calls of the same run
 
-The factors below are not thresholds of accuracy: they are how far an honest estimate of a noise may
-be off. A floor is a bound with statistical parts (a few draws, a square root for the growth of
+A floor is a bound with statistical parts (a few draws, a square root for the growth of
 sums), so single elements may pass it by a few times; a norm over many elements may not.
 """
 
@@ -15,39 +14,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensorprobe.blame.call_split import CallSplit, OutputSplit
 from tensorprobe.blame.order import Phase, forward_name, phase_of
-from tensorprobe.dtypes import roundoff_of, significant_bits
+from tensorprobe.dtypes import roundoff_of
 from tensorprobe.operations.facts import MATRIX, NORMS
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding import tolerances
 
 __all__ = ["Suspicion", "find_suspicions", "working_index"]
-
-# One element beyond its bound by this much is no tail of a distribution any more.
-_PEAK = 10.0
-# A norm over this many elements is known to a few percent, so three times it is a difference.
-_LEVEL = 3.0
-_MANY = 32
-# Correct rounding has one outcome for each value: a level of 1. Truncation has 2, and nothing that
-# rounds once lies between.
-_ONCE = 1.5
-# Against calls of the same kind in the same run; and enough of them to know what they do.
-_PEERS = 2.5
-_ENOUGH_PEERS = 2
-_LEAST = 0.7
-# Peers that make no error at all do not make a floor of 0.
-_QUIET = 0.1
-# Rounding has no common direction: of n elements it leaves 1 / sqrt(n) on their common factor.
-# Beyond so many times that, and what other calls and the trusted run show, a factor is a fault.
-_FACTOR = 3.0
-_DEVIATIONS = 3.0
-_LEAST_FACTOR = 0.5
-# The whole run works in fewer bits when half of its matrix products do.
-_USUAL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +95,12 @@ def working_index(splits: Iterable[CallSplit]) -> dict[_Family, int]:
                 calls.setdefault(family, set()).add(forward_name(split.name))
     found = {}
     for family, outputs in members.items():
-        if len(calls[family]) <= _ENOUGH_PEERS:
+        if len(calls[family]) <= tolerances.ENOUGH_PEERS:
             continue
         for index in range(len(outputs[0].roundoffs)):
             level = statistics.median(o.candidate.levels[index] for o in outputs)
             peak = statistics.median(o.candidate.peaks[index] for o in outputs)
-            if level <= _USUAL and peak <= _PEAK / 2:
+            if level <= tolerances.USUAL_LEVEL and peak <= tolerances.PEAK / 2:
                 break
         found[family] = index
     return found
@@ -172,6 +150,7 @@ def _suspect(
     working: dict[_Family, int],
     peers: dict[_Kind, list[_Peer]],
 ) -> Suspicion | None:
+    """Return the yardstick that a result exceeds most; None if it exceeds none."""
     mine, other = output.candidate, output.reference
     if output.exact:
         if mine.unequal and not other.unequal:
@@ -182,36 +161,106 @@ def _suspect(
         return Suspicion(name, output, math.inf, "nonfinite", 0)
     index = _index(name, output, working)
     other_index = min(index, len(other.levels) - 1)
-    peak, level = mine.peaks[index], mine.levels[index]
-    other_peak, other_level = other.peaks[other_index], other.levels[other_index]
-    many = output.count >= _MANY
-    found: list[tuple[float, str]] = []
-    if peak > max(_PEAK, 4 * other_peak):
-        found.append((peak, "peak"))
-    if many and level > _LEVEL * max(1.0, other_level):
-        found.append((level, "level"))
-    calls = [peer for peer in peers.get(_kind(name, output), []) if peer.call != name]
-    others = [peer for peer in calls if peer.elements >= _MANY]
-    usual = statistics.median(peer.level for peer in others) if others else 0.0
-    is_short = output.once and output.roundoffs[0] < roundoff_of(output.dtype)
-    if many and is_short and index == 0 and level > _ONCE * max(1.0, other_level, usual):
-        found.append((level, "once"))
-    if not many and is_short and index == 0 and len(calls) >= _ENOUGH_PEERS:
-        # Too few for a norm; but of what is rounded once not one element is beyond its bound.
-        most = max([1.0, other_peak, *(peer.peak for peer in calls)])
-        if peak > _ONCE * most:
-            found.append((peak, "once"))
-    if many and len(others) >= _ENOUGH_PEERS:
-        most = max([other_level, *(max(peer.level, peer.other_level) for peer in others)])
-        if level > _LEAST and level > _PEERS * most:
-            found.append((level / max(most, _QUIET), "peers"))
-        factor = _judge_factor(name, output, level, [peer.factor for peer in others])
-        if factor > _FACTOR:
-            found.append((factor, "factor"))
-    if not found:
-        return None
-    times, measure = max(found)
-    return Suspicion(name, output, times, measure, index)
+    result = _Result(
+        name=name,
+        output=output,
+        peak=mine.peaks[index],
+        level=mine.levels[index],
+        other_peak=other.peaks[other_index],
+        other_level=other.levels[other_index],
+        is_short=output.once and output.roundoffs[0] < roundoff_of(output.dtype) and index == 0,
+        peers=[peer for peer in peers.get(_kind(name, output), []) if peer.call != name],
+    )
+    measured = ((yardstick(result), measure) for measure, yardstick in _YARDSTICKS)
+    times, measure = max(measured)
+    return Suspicion(name, output, times, measure, index) if times else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Result:
+    """One rounded result: the errors of both sides in the precision of the run, and its peers."""
+
+    name: str
+    output: OutputSplit
+    peak: float
+    level: float
+    other_peak: float
+    other_level: float
+    is_short: bool
+    peers: Sequence[_Peer]
+
+    @property
+    def has_many(self) -> bool:
+        """Whether a norm over the elements tells anything."""
+        return self.output.count >= tolerances.MANY_ELEMENTS
+
+    @property
+    def large_peers(self) -> list[_Peer]:
+        """Those of the peers of whose norms the same holds."""
+        return [peer for peer in self.peers if peer.elements >= tolerances.MANY_ELEMENTS]
+
+
+# Each returns how many times the floor an error is, and 0 where it is none by this yardstick.
+
+
+def _beyond_peak(result: _Result) -> float:
+    """One element is far beyond its bound, and beyond what the trusted run shows."""
+    most = max(tolerances.PEAK, tolerances.PEAK_OF_OTHER * result.other_peak)
+    return result.peak if result.peak > most else 0.0
+
+
+def _beyond_level(result: _Result) -> float:
+    """The norm of the errors is beyond their floor."""
+    most = tolerances.LEVEL * max(1.0, result.other_level)
+    return result.level if result.has_many and result.level > most else 0.0
+
+
+def _beyond_one_rounding(result: _Result) -> float:
+    """What every sound kernel rounds once is off by more than one rounding.
+
+    Of few elements there is no norm, but not one of them is beyond its bound.
+    """
+    if not result.is_short:
+        return 0.0
+    if result.has_many:
+        levels = [peer.level for peer in result.large_peers]
+        usual = statistics.median(levels) if levels else 0.0
+        most = max(1.0, result.other_level, usual)
+        return result.level if result.level > tolerances.ONCE * most else 0.0
+    if len(result.peers) < tolerances.ENOUGH_PEERS:
+        return 0.0
+    most = max([1.0, result.other_peak, *(peer.peak for peer in result.peers)])
+    return result.peak if result.peak > tolerances.ONCE * most else 0.0
+
+
+def _beyond_peers(result: _Result) -> float:
+    """The same operation in other calls is less far off, and on the other side, too."""
+    peers = result.large_peers
+    if not result.has_many or len(peers) < tolerances.ENOUGH_PEERS:
+        return 0.0
+    most = max([result.other_level, *(max(peer.level, peer.other_level) for peer in peers)])
+    if result.level <= tolerances.LEAST_LEVEL or result.level <= tolerances.PEERS * most:
+        return 0.0
+    return result.level / max(most, tolerances.QUIET_PEERS)
+
+
+def _beyond_common_factor(result: _Result) -> float:
+    """The errors have a factor in common, which rounding leaves to chance."""
+    peers = result.large_peers
+    if not result.has_many or len(peers) < tolerances.ENOUGH_PEERS:
+        return 0.0
+    factors = [peer.factor for peer in peers]
+    factor = _judge_factor(result.name, result.output, result.level, factors)
+    return factor if factor > tolerances.FACTOR else 0.0
+
+
+_YARDSTICKS: tuple[tuple[str, Callable[[_Result], float]], ...] = (
+    ("peak", _beyond_peak),
+    ("level", _beyond_level),
+    ("once", _beyond_one_rounding),
+    ("peers", _beyond_peers),
+    ("factor", _beyond_common_factor),
+)
 
 
 def _judge_factor(name: str, output: OutputSplit, level: float, others: Sequence[float]) -> float:
@@ -220,12 +269,15 @@ def _judge_factor(name: str, output: OutputSplit, level: float, others: Sequence
     if not level or not math.isfinite(output.candidate.relative):
         return 0.0
     expected = output.candidate.relative / level
-    if mine < _LEAST_FACTOR * expected:
+    if mine < tolerances.LEAST_FACTOR * expected:
         return 0.0
-    bits = significant_bits(output.dtype)
     # Kernels of short types keep what is shared in float32.
-    shared = min(1.0, 2.0 ** (bits - 24)) / math.sqrt(_count_shared(name, output))
-    by_chance = _DEVIATIONS * expected * math.hypot(1 / math.sqrt(output.count), shared)
+    shared = min(1.0, roundoff_of("torch.float32") / roundoff_of(output.dtype)) / math.sqrt(
+        _count_shared(name, output)
+    )
+    by_chance = (
+        tolerances.FACTOR_DEVIATIONS * expected * math.hypot(1 / math.sqrt(output.count), shared)
+    )
     return mine / max(by_chance, abs(output.reference.scale), *others)
 
 

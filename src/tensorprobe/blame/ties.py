@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from tensorprobe.blame.agreement import is_float
 from tensorprobe.blame.call_split import flat_tensors, results_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.operations.facts import WITH_PLACES
 from tensorprobe.records import CallRecord, ScalarValue
 from tensorprobe.replay.chosen_places import find_axis, hold_equal_values, place_result
+from tensorprobe.rounding.distance import is_float
 
 __all__ = ["is_tie", "may_tie"]
 

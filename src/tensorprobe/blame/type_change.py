@@ -9,14 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float
 from tensorprobe.blame.order import CallPair
+from tensorprobe.rounding import tolerances
+from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 
 __all__ = ["TypeChange", "find_type_change"]
-
-# A run works in another type when this share of its forward calls do, and not one call alone.
-_SHARE = 0.1
-_SOME = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +74,5 @@ def find_type_change(
     call, first = next(
         (call, d) for call, d in found if (d.candidate.dtype, d.reference.dtype) == (ours, theirs)
     )
-    is_general = count >= _SOME and count >= _SHARE * compared
+    is_general = count >= tolerances.TYPE_CALLS and count >= tolerances.TYPE_SHARE * compared
     return TypeChange(ours, theirs, count, compared, call, first.place, is_general)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 
-from tensorprobe.blame.agreement import Distance, largest_element
 from tensorprobe.blame.call_split import MadeHere, OutputSplit
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import DumpError
 from tensorprobe.metrics.error_shape import measure_error_shape
 from tensorprobe.operations.facts import EXACT
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding.distance import Distance, largest_element
 
 __all__ = ["measure_unreplayed"]
 

@@ -6,20 +6,20 @@ import bisect
 import math
 from collections.abc import Mapping, Sequence
 
-from tensorprobe.blame.agreement import CallAgreement, Distance, is_float
-from tensorprobe.blame.explain import Background, Unexplained, explain_call
 from tensorprobe.blame.order import CallPair
-from tensorprobe.blame.siblings import Siblings
 from tensorprobe.blame.unseen import Unseen
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ModuleCall, ParameterGradients, forward_of, parse_call
 from tensorprobe.operations.facts import EXACT, MANY_STEPS, MATRIX, UNINITIALISED
 from tensorprobe.operations.spelling import is_compound, operation_of
+from tensorprobe.rounding import tolerances
+from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
+from tensorprobe.rounding.explain import Background, Unexplained, explain_call
+from tensorprobe.rounding.floor import TF32
+from tensorprobe.rounding.peers import Peers
 
-__all__ = ["TF32", "Walk"]
-
-TF32 = 2.0**-11
+__all__ = ["Walk"]
 
 
 class _Seen:
@@ -67,7 +67,7 @@ class Walk:
         self.hidden: dict[str, float] = {}
         self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
-        seen, back, siblings, unseen = _Seen(), _Seen(), Siblings(), Unseen()
+        seen, back, peers, unseen = _Seen(), _Seen(), Peers(), Unseen()
         self.usual = 0.0
         first_back = next((p.position for p in pairs if p.phase == "backward"), len(pairs))
         for pair in pairs:
@@ -78,7 +78,7 @@ class Walk:
             self.before_place[pair.position] = background.value
             if pair.candidate is None or pair.reference is None:
                 self.before.setdefault(pair.name, background.value)
-                siblings.is_quiet = False
+                peers.is_quiet = False
                 continue
             agreement = agreements[pair.name]
             self.before[pair.name] = background.value
@@ -86,13 +86,13 @@ class Walk:
             if operation_of(pair.name) in UNINITIALISED:
                 continue  # Memory as it was found is no noise of the run.
             given, forward = _given_to(pair, agreements)
-            usual = 0.0 if siblings.is_quiet else max(background.value, self.work)
+            usual = 0.0 if peers.is_quiet else max(background.value, self.work)
             hidden = self.hidden[pair.name] = unseen.follow(pair, given, forward, usual)
             found = explain_call(pair, given, forward, background, self.work, hidden)
-            if found is not None and siblings.excuse(pair, found):
+            if found is not None and peers.excuse(pair, found):
                 found = None
-            found = found or siblings.judge(pair, given, forward, hidden, self.work)
-            siblings.add(pair, agreement, is_sound=found is None)
+            found = found or peers.judge(pair, given, forward, hidden, self.work)
+            peers.add(pair, agreement, is_sound=found is None)
             if found is not None:
                 self.unexplained[pair.name] = found
             elif not self.unexplained and not _is_copy_on_the_way_back(pair, first_back):
@@ -121,7 +121,7 @@ class Walk:
             if not agreement.outputs or agreement.outputs[0].basis == "shape":
                 continue
             own = roundoff_of(agreement.outputs[0].candidate.dtype)
-            if any(not d.value <= 64 * own for d in agreement.inputs):
+            if any(not d.value <= tolerances.EQUAL_INPUTS * own for d in agreement.inputs):
                 continue
             if explain_call(pair, agreement, None, Background(), 0.0) is None:
                 if operation_of(pair.name) in MANY_STEPS:

@@ -14,6 +14,7 @@ import torch
 
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.precheck.judge import Judgement, skipped
+from tensorprobe.rounding import tolerances
 
 __all__ = [
     "dropout_probability",
@@ -22,16 +23,6 @@ __all__ = [
     "judge_dropout_gradient",
     "spread_of",
 ]
-
-# What is kept is scaled by a number that may be rounded, and rounded then.
-_SCALE_ROUNDINGS = 4.0
-# A right dropout is this many standard deviations off once in sixteen thousand calls.
-_DEVIATIONS = 4.0
-# Two draws from one distribution are further apart than this, in units of their sizes, once in a
-# million pairs (Kolmogorov and Smirnov).
-_APART = 2.7
-# Of a few draws the two that are furthest apart are seldom half as far as any two may be.
-_SPREADS = 2.0
 
 
 def dropout_probability(
@@ -68,7 +59,10 @@ def judge_dropout(
         return skipped("the input is all zero, so no share of zeros can be told")
     share = float((result[living] == 0).double().mean())
     trials = count if groups is None else min(groups, count)
-    room = _DEVIATIONS * math.sqrt(probability * (1 - probability) / trials) + 1 / trials
+    room = (
+        tolerances.DROPOUT_DEVIATIONS * math.sqrt(probability * (1 - probability) / trials)
+        + 1 / trials
+    )
     if abs(share - probability) > room:
         return Judgement(
             "error",
@@ -83,7 +77,7 @@ def judge_dropout(
         step = float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
         beyond = ((result[kept] - expected).abs() - step).clamp_(min=0)
         error = float(beyond.div_(expected.abs()).max())
-        limit = _SCALE_ROUNDINGS * roundoff_of(dtype)
+        limit = tolerances.DROPOUT_ROUNDINGS * roundoff_of(dtype)
         if error > limit:
             return Judgement(
                 "error",
@@ -133,7 +127,7 @@ def judge_distribution(
         return Judgement("pass", "no elements")
     gap = _gap(candidate, reference)
     draws = count if groups is None else min(groups, count)
-    limit = max(_APART * math.sqrt(2 / draws), _SPREADS * spread)
+    limit = max(tolerances.DRAWS_APART * math.sqrt(2 / draws), tolerances.DRAWS_SPREADS * spread)
     text = f"judged by its distribution: the largest gap is {gap:.3g}, {draws} draws allow"
     if gap > limit:
         return Judgement("error", f"{text} {limit:.3g}", excess=gap / limit, limit=limit)

@@ -23,7 +23,15 @@ from tensorprobe.dtypes import roundoff_of
 from tensorprobe.metrics.pair import PairNumbers, Unavailable, relative_distance
 from tensorprobe.precheck.measure import OutputNumbers, measure_first, measure_output
 from tensorprobe.precheck.older_rule import OlderVerdict, hold_against_older_rule
-from tensorprobe.precheck.within_noise import NoiseLimits, lies_within_noise
+from tensorprobe.rounding import tolerances
+from tensorprobe.rounding.noisy_runs import NoiseLimits, lies_within_noise
+from tensorprobe.rounding.tensor_limit import (
+    is_half,
+    limit_of_drift,
+    limit_of_noise,
+    limit_of_own_sum,
+    limit_of_result,
+)
 from tensorprobe.summary.host import have_equal_bits
 
 __all__ = [
@@ -66,33 +74,6 @@ class Resemblance(NamedTuple):
 
 Verdict = Literal["pass", "warning", "error", "SKIP"]
 _ORDER: tuple[Verdict, ...] = ("SKIP", "pass", "warning", "error")
-
-# How many rounding errors a result's distance may be, before reductions.
-_ROUNDINGS = {torch.float16: 6.0, torch.bfloat16: 1.75}
-_MOST_ROUNDINGS = 64.0
-# Sums of halves are kept in float32.
-_SUM_UNIT = roundoff_of(torch.float32)
-_WIDEST = 2e-4
-# A larger rounding error leaves nothing of a number.
-_COARSEST = 0.25
-# Each rounding moves a number by half a step at most; a result and what it is made of are rounded.
-_TWO_ROUNDINGS = 1.0
-# How many roundings a sum of n numbers is off that is rounded after each: this often sqrt(n).
-_OWN_SUM = 1.0
-_MOST_OWN_SUM = 24.0
-# In fewer elements errors do not cancel.
-_MANY = 16
-# Errors that repeat for other inputs are no noise: of so many elements, if they are small.
-_FEWEST_ALIKE = 6
-_SMALL_FAULT = 0.03
-# One element may be this many times as far off as the whole.
-_ELEMENT = 4.0
-# A result may be this many times as far from the precise one as rounding noise moves that.
-_NOISE = {torch.float16: 6.0, torch.bfloat16: 3.0}
-_MOST_NOISE = 16.0
-# A drift of fewer rounding errors is none; an approximation may have one.
-_LEAST_DRIFT = {torch.float16: 4.0, torch.bfloat16: 1.0}
-_MOST_LEAST_DRIFT = 1600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +132,11 @@ def judge_at_once(
     if not pair.unequal:
         return Judgement("pass", unequal=0.0, pair=pair)
     typical = typical_size(pair)
-    limit = _limit_of(dtype, length, typical)
+    limit = limit_of_result(dtype, length, typical).total
     if isinstance(distance, Unavailable) or distance > limit:
         return None
     # No element is further off than the largest error is from the typical magnitude.
-    if pair.max_abs_error > _ELEMENT * limit * typical:
+    if pair.max_abs_error > tolerances.ONE_ELEMENT * limit * typical:
         return None
     return Judgement("pass", limit=limit, unequal=pair.unequal / pair.count, pair=pair)
 
@@ -207,7 +188,7 @@ def judge_output(
         return _judge_exactly(candidate, reference, noise)
     dtype = dtype if computed_in is None else computed_in
     numbers = measure_output(candidate, reference)
-    limit = slack * _limit_of(dtype, length, typical_size(numbers.pair))
+    limit = slack * limit_of_result(dtype, length, typical_size(numbers.pair)).total
     unequal = numbers.pair.unequal / max(numbers.pair.count, 1)
     excess = _excess(numbers, limit)
     # The older tools go by what they see: the dtype of the result.
@@ -231,11 +212,11 @@ def judge_output(
     if is_own_sum and resemblance is not None and not resemblance().is_alike:
         return judgement("warning", why, missed, f"a sum that is kept in {dtype} explains it")
     is_noise = _is_noise(candidate, reference, dtype, noise)
-    if is_noise and dtype in _ROUNDINGS and resemblance is not None:
+    if is_noise and is_half(dtype) and resemblance is not None:
         # Few elements may err alike because a step jumps or swallows another; then by much.
         found = resemblance()
-        is_small = numbers.distance is not None and numbers.distance <= _SMALL_FAULT
-        needed = _FEWEST_ALIKE if is_small else _MANY
+        is_small = numbers.distance is not None and numbers.distance <= tolerances.SMALL_FAULT
+        needed = tolerances.FEWEST_ALIKE if is_small else tolerances.ENOUGH_TO_CANCEL
         is_noise = not (found.is_alike and found.shared_by >= needed)
     if is_noise:
         return judgement("warning", why, missed, "rounding noise moves the precise result as far")
@@ -280,27 +261,10 @@ def typical_size(pair: PairNumbers) -> float:
     return math.sqrt(pair.reference_squares / count) * pair.scales.reference
 
 
-def _limit_of(dtype: torch.dtype, length: int, typical: float) -> float:
-    """Return what the distance may be: some roundings, and the random walk of a sum.
-
-    Below the smallest normal number of the dtype a rounding error no longer shrinks with the
-    number: it is half of the smallest step.
-    """
-    unit = roundoff_of(dtype)
-    limits = torch.finfo(dtype)
-    if 0 < typical < limits.smallest_normal:
-        coarse = min(limits.smallest_normal * limits.eps / 2 / typical, _COARSEST)
-        return _ROUNDINGS.get(dtype, _ROUNDINGS[torch.float16]) * max(unit, coarse)
-    walk = math.sqrt(max(length, 1))
-    if dtype in _ROUNDINGS:
-        return _ROUNDINGS[dtype] * unit + 2 * walk * _SUM_UNIT
-    return min(_MOST_ROUNDINGS * unit + 2 * walk * unit, max(_WIDEST, unit))
-
-
 def _excess(numbers: OutputNumbers, limit: float) -> float:
     if numbers.distance is None:
         return math.inf
-    return max(numbers.distance / limit, numbers.worst / (_ELEMENT * limit))
+    return max(numbers.distance / limit, numbers.worst / (tolerances.ONE_ELEMENT * limit))
 
 
 def _is_rounded_twice(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
@@ -316,7 +280,7 @@ def _is_rounded_twice(candidate: torch.Tensor, reference: torch.Tensor) -> bool:
         truth, ours = torch.view_as_real(truth), torch.view_as_real(ours)
     step = torch.exp2(torch.frexp(truth).exponent.double() - 1).mul_(limits.eps)
     step.clamp_(min=limits.smallest_normal * limits.eps)
-    is_off = (ours - truth).abs() > _TWO_ROUNDINGS * step
+    is_off = (ours - truth).abs() > tolerances.NEIGHBOUR_STEPS * step
     return not bool((is_off & torch.isfinite(truth) & torch.isfinite(ours)).any())
 
 
@@ -328,14 +292,15 @@ def _is_own_sum(
     Some kernels keep them so, as those of embeddings' and norms' gradients do on the CPU. Of few
     elements only gradients that are long sums may be some.
     """
-    if length <= 1 or dtype not in _ROUNDINGS or numbers.distance is None:
+    if length <= 1 or not is_half(dtype) or numbers.distance is None:
         return False
-    if numbers.pair.count < _MANY and not (is_gradient and length >= _MANY):
+    if numbers.pair.count < tolerances.ENOUGH_TO_CANCEL and not (
+        is_gradient and length >= tolerances.ENOUGH_TO_CANCEL
+    ):
         return False
-    walk = min(_OWN_SUM * math.sqrt(length), _MOST_OWN_SUM)
-    allowed = limit + walk * roundoff_of(dtype)
+    allowed = limit_of_own_sum(dtype, length, limit).total
     # Not all elements are sums of as many numbers.
-    return numbers.distance <= allowed and numbers.worst <= _ELEMENT * allowed
+    return numbers.distance <= allowed and numbers.worst <= tolerances.ONE_ELEMENT * allowed
 
 
 def _describe_excess(dtype: torch.dtype, numbers: OutputNumbers, limit: float, length: int) -> str:
@@ -349,10 +314,10 @@ def _describe_excess(dtype: torch.dtype, numbers: OutputNumbers, limit: float, l
     reasons = []
     if numbers.distance is not None and numbers.distance > limit:
         reasons.append(f"the relative distance {numbers.distance:.3g} is over {limit:.3g}")
-    if numbers.worst > _ELEMENT * limit:
+    if numbers.worst > tolerances.ONE_ELEMENT * limit:
         reasons.append(
             f"an element is off by {numbers.worst:.3g} times its own and the typical magnitude "
-            f"together, over {_ELEMENT * limit:.3g} (the largest error, of element "
+            f"together, over {tolerances.ONE_ELEMENT * limit:.3g} (the largest error, of element "
             f"{pair.max_abs_index}, is {pair.max_abs_error:.3g})"
         )
     after = f" after sums of {length}" if length > 1 else ""
@@ -366,16 +331,15 @@ def _is_noise(
     noise: Sequence[Runs],
 ) -> bool:
     """Whether the candidate lies about as far from the precise result as noisy runs do."""
-    unit = roundoff_of(dtype)
     return any(
         lies_within_noise(
             candidate,
             reference,
             runs,
             NoiseLimits(
-                unit,
-                _NOISE.get(dtype, _MOST_NOISE),
-                _LEAST_DRIFT.get(dtype, _MOST_LEAST_DRIFT) * unit,
+                roundoff_of(dtype),
+                limit_of_noise(dtype),
+                limit_of_drift(dtype),
                 may_drift=may_drift,
             ),
         )

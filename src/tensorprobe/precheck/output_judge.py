@@ -36,16 +36,10 @@ from tensorprobe.precheck.settled import SettledDoubts
 from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.rounding import tolerances
 
 __all__ = ["OutputJudge"]
 
-# So many times the rounding error of its inputs a result must move to be ill-conditioned.
-_ILL_CONDITIONED = 4.0
-# A part of the call gives what the whole gave, up to this share of a rounding error.
-_SAME = 0.25
-# A loss of 512 rows that is added up in bfloat16 is up to 3 roundings off, one of a few is not.
-_ROWS_WITHOUT_SLACK = 80
-_MOST_SLACK = 4.0
 _WITH_TARGET = 2
 _SETTINGS = (int, float, str, type(None))
 
@@ -152,7 +146,9 @@ class OutputJudge:
         if not is_cpu or self._name.api_name not in SUMMED_IN_HALVES or len(given) < _WITH_TARGET:
             return 1.0
         rows = given[1].numel()
-        return min(max(1.0, math.sqrt(rows / _ROWS_WITHOUT_SLACK)), _MOST_SLACK)
+        return min(
+            max(1.0, math.sqrt(rows / tolerances.ROWS_WITHOUT_SLACK)), tolerances.MOST_LOSS_SLACK
+        )
 
     def _computed_in(self, ours: torch.Tensor) -> torch.dtype | None:
         """Return the dtype that a result was computed in, if that is not its own."""
@@ -206,7 +202,7 @@ class OutputJudge:
             there = sample.of(theirs)
             if truth is None or truth.shape != there.shape:
                 continue
-            if norm(truth - there) > self._sides.unit * _SAME * norm(there):
+            if norm(truth - there) > self._sides.unit * tolerances.SAME_ROWS * norm(there):
                 continue  # These rows depend on others.
             of_part = judged(
                 sample.of(ours),
@@ -252,7 +248,7 @@ class OutputJudge:
         Where it does not, an error of a few roundings is no matter of the data.
         """
         is_float = truth.is_floating_point() or truth.is_complex()
-        size = norm(truth) * self._sides.unit * _ILL_CONDITIONED if is_float else 0.0
+        size = norm(truth) * self._sides.unit * tolerances.ILL_CONDITIONED if is_float else 0.0
         near: list[torch.Tensor] | None = [] if is_float else None
         for run in runs:
             if run is None or run.shape != truth.shape:

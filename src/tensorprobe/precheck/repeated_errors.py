@@ -20,24 +20,15 @@ from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.judge import Resemblance
 from tensorprobe.precheck.side import Side
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.rounding import tolerances
 
 __all__ = ["resemblance_of"]
 
-# Inputs get smaller by up to this share: many steps of any dtype, and still in its range.
-_MOVED = 1 / 16
 # The more elements share the errors, the fewer runs show whether they resemble each other.
 _RUNS = ((1024, 1), (16, 3), (0, 7))
 # So many random numbers are drawn, which takes longer than a kernel; a prime, so that no two rows
 # of a tensor get the same.
 _DRAWN = 65521
-# Errors that have nothing to do with each other have a cosine near 0, those of a fault one near 1.
-_ALIKE = 0.5
-_ALIKE_IF_FEW = 0.9
-_FEW = 16
-# What is left of an error that is gone.
-_GONE = 1 / 3
-# A result of so many times fewer elements than the gradients that are sent back is a sum over rows.
-_MANY_ROWS = 8
 
 
 def resemblance_of(
@@ -73,7 +64,9 @@ def resemblance_of(
     if len(errors) == 1:
         return Resemblance(is_alike=True, shared_by=0.0)
     likeness = max(_mean_cosine(kind) for kind in zip(*errors, strict=True))
-    is_alike = likeness > (_ALIKE if shared >= _FEW else _ALIKE_IF_FEW)
+    is_alike = likeness > (
+        tolerances.ALIKE if shared >= tolerances.ENOUGH_TO_CANCEL else tolerances.ALIKE_IF_FEW
+    )
     return Resemblance(is_alike, shared)
 
 
@@ -89,7 +82,7 @@ def _is_gone(
     again. Rounding may differ where a kernel adds up in any order, but not be gone. Of few elements
     it may be by chance, unless the device is the CPU, whose kernels keep to their order.
     """
-    if candidate.numel() < _FEW and sides.device.type != "cpu":
+    if candidate.numel() < tolerances.ENOUGH_TO_CANCEL and sides.device.type != "cpu":
         return False
     try:
         again = pick(sides.candidate(sides.device))
@@ -100,7 +93,7 @@ def _is_gone(
     before, after = (
         float(torch.linalg.vector_norm(_errors(side, reference)[0])) for side in (candidate, again)
     )
-    return after < _GONE * before
+    return after < tolerances.GONE_SHARE * before
 
 
 def _errors(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,7 +129,7 @@ def _moved_call(sides: BothSides, seed: int, size: int) -> BothSides:
     """Return the call with similar inputs; for sums over many rows some of these are turned."""
 
     def turn(tensor: torch.Tensor) -> torch.Tensor:
-        is_sum = tensor.ndim >= 2 and tensor.numel() >= _MANY_ROWS * size
+        is_sum = tensor.ndim >= 2 and tensor.numel() >= tolerances.SUMMED_ROWS * size
         if not is_sum or not tensor.is_floating_point():
             return tensor
         generator = torch.Generator().manual_seed(seed + tensor.numel())
@@ -158,7 +151,7 @@ def _move(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """Return a tensor of similar numbers; the same ones for the same seed."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    shrunk = (1 - _MOVED * _shares(tensor.numel(), seed)).view(tensor.shape)
+    shrunk = (1 - tolerances.MOVED_SHARE * _shares(tensor.numel(), seed)).view(tensor.shape)
     wide = tensor.detach().to(torch.complex64 if tensor.is_complex() else torch.float32)
     return (wide * shrunk).to(tensor.dtype)
 

@@ -20,6 +20,7 @@ from tensorprobe.precheck.noise import RoundingNoise
 from tensorprobe.precheck.side import Side
 from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.rounding import tolerances
 
 __all__ = ["Repeats"]
 
@@ -30,8 +31,6 @@ _NOISY_RUNS = 12
 # Of large calls a run takes long, and in most of them errors to both sides cancel.
 _LARGE = 1_000_000
 _FEW_RUNS = 4
-# In more roundings than these an error of 1/1000 could hide.
-_LONGEST_WALK = 100.0
 _CPU = torch.device("cpu")
 _NO_SIDE = Side([])
 
@@ -187,7 +186,7 @@ class Repeats:
         given = [*whole.inputs(), *(g for g in whole.sent if g is not None)]
         largest = max((tensor.numel() for tensor in given), default=1)
         least = min(whole.result_sizes, default=1)
-        walk = min(math.sqrt(max(largest // max(least, 1), 1)), _LONGEST_WALK)
+        walk = min(math.sqrt(max(largest // max(least, 1), 1)), tolerances.LONGEST_WALK)
         if whole.unit > roundoff_of(torch.float32):
             return whole.unit + walk * roundoff_of(torch.float32)
         return whole.unit * walk

@@ -14,13 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tensorprobe.precheck.measure import OutputNumbers
+from tensorprobe.rounding import tolerances
 
 __all__ = ["SettledDoubts"]
 
-# Where one layer's result is so far off, that of another may be a little further.
-_ROOM = 1.5
-# Numbers that are not more than so many times as large are about as large.
-_ALIKE = 2.0
 # A model has so many layers that are each like no other; more are not remembered.
 _MOST = 64
 
@@ -58,8 +55,8 @@ class SettledDoubts:
             return False
         sizes = find_sizes()
         return any(
-            numbers.distance <= _ROOM * one.distance
-            and numbers.worst <= _ROOM * one.worst
+            numbers.distance <= tolerances.SETTLED_ROOM * one.distance
+            and numbers.worst <= tolerances.SETTLED_ROOM * one.worst
             and _are_alike(sizes, one.sizes)
             for one in known
         )
@@ -73,6 +70,7 @@ class SettledDoubts:
 
 def _are_alike(ours: Sequence[float], theirs: Sequence[float]) -> bool:
     return len(ours) == len(theirs) and all(
-        one == other or (one <= _ALIKE * other and other <= _ALIKE * one)
+        one == other
+        or (one <= tolerances.SETTLED_ALIKE * other and other <= tolerances.SETTLED_ALIKE * one)
         for one, other in zip(ours, theirs, strict=True)
     )

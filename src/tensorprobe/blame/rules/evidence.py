@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tensorprobe.blame.agreement import Distance
 from tensorprobe.blame.call_split import OutputSplit
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.changed_arguments import ArgumentChange, find_changed_arguments
 from tensorprobe.blame.context import Context
-from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.order import CallPair, Phase, forward_name
 from tensorprobe.errors import NameFormatError
 from tensorprobe.records import Frame, TensorValue
+from tensorprobe.rounding.distance import Distance
+from tensorprobe.rounding.explain import Unexplained
 from tensorprobe.store import RankDump
 
 __all__ = ["CallInContext", "Confidence", "Evidence"]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import Distance, is_nonfinite
 from tensorprobe.blame.call_split import flat_tensors, results_of
 from tensorprobe.blame.causes import Cause, common_factor
 from tensorprobe.blame.context import Context
@@ -14,6 +13,7 @@ from tensorprobe.blame.lone_calls import Consequences, find_follower
 from tensorprobe.blame.order import stretch_around
 from tensorprobe.blame.rules.evidence import CallInContext, Confidence, Evidence
 from tensorprobe.records import TensorValue
+from tensorprobe.rounding.distance import Distance, is_nonfinite
 from tensorprobe.store import RankDump
 
 __all__ = ["LoneCall", "find_lone_call"]

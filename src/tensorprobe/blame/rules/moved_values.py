@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import CallAgreement, StatisticsKey, is_float, statistics_key
+from tensorprobe.blame.agreement import StatisticsKey, statistics_key
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
-from tensorprobe.blame.explain import Unexplained, resolutions
 from tensorprobe.blame.links import Links
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.rules.evidence import CallInContext
@@ -25,6 +24,9 @@ from tensorprobe.blame.sides import Side
 from tensorprobe.operations.facts import ADDING, EXACT, MOVING, SCALING
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.rounding.distance import CallAgreement, is_float
+from tensorprobe.rounding.explain import Unexplained
+from tensorprobe.rounding.recorded import resolutions
 
 __all__ = ["MovedValues", "find_moved_values"]
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import is_nonfinite
 from tensorprobe.blame.call_split import OutputSplit
 from tensorprobe.blame.causes import PROOF_ADVICE, Cause, common_factor, read_error
 from tensorprobe.blame.context import Context
-from tensorprobe.blame.explain import Unexplained
 from tensorprobe.blame.passed_on import is_fed_unseen
 from tensorprobe.blame.rules.evidence import CallInContext, Confidence, Evidence
 from tensorprobe.blame.rules.replayed_error import LOOK_INSIDE, LOOK_OUTSIDE, made_here
@@ -21,6 +19,8 @@ from tensorprobe.blame.unreplayed import measure_unreplayed
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.operations.facts import EXACT, RANDOM
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding.distance import is_nonfinite
+from tensorprobe.rounding.explain import Unexplained
 
 __all__ = ["UnexplainedResult", "find_unexplained_result", "is_cleared"]
 

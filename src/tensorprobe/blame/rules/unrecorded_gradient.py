@@ -11,14 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.agreement import (
-    CallAgreement,
-    Distance,
-    StatisticsKey,
-    is_float,
-    is_nonfinite,
-    statistics_key,
-)
+from tensorprobe.blame.agreement import StatisticsKey, statistics_key
 from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
@@ -30,6 +23,7 @@ from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.records import CallRecord, TensorValue, Value
+from tensorprobe.rounding.distance import CallAgreement, Distance, is_float, is_nonfinite
 
 __all__ = [
     "FIT",

@@ -1,4 +1,4 @@
-"""How much rounding explains: the error analysis that every tolerance here comes from.
+"""How much rounding explains of each element: the error analysis that tolerances come from.
 
 Notation: `u` is the unit roundoff of a type, 2**-p for p significant bits. A result that is rounded
 to nearest is off by at most half a unit in its last place (`half_ulp`), and by that over sqrt(3) in
@@ -25,8 +25,10 @@ import torch
 
 from tensorprobe.dtypes import is_rounded, roundoff_of, significant_bits
 from tensorprobe.operations.facts import CONVOLUTIONS, MATRIX, ROUNDED_ONCE
+from tensorprobe.rounding import tolerances
 
 __all__ = [
+    "TF32",
     "Floor",
     "accumulation_roundoff",
     "half_ulp",
@@ -34,11 +36,10 @@ __all__ = [
     "working_roundoffs",
 ]
 
-# Matrix units may round their operands: NVIDIA's TF32 keeps 11 significant bits, "medium" 8.
-_TF32_ROUNDOFF = 2.0**-11
-_BFLOAT16_ROUNDOFF = 2.0**-8
-# An operand's rounding is one draw per element: four standard deviations cover all but 6e-5.
-_SPREADS = 4.0
+# Matrix units may round their operands: NVIDIA's TF32 keeps the bits of float16, "medium" fewer.
+TF32 = roundoff_of("torch.float16")
+"""The roundoff of operands that a matrix unit cuts down to TF32."""
+_MEDIUM = roundoff_of("torch.bfloat16")
 
 
 def accumulation_roundoff(dtype: torch.dtype) -> float:
@@ -56,10 +57,10 @@ def working_roundoffs(operation: str, phase: str, dtype: torch.dtype) -> tuple[f
     own, accumulate = roundoff_of(dtype), accumulation_roundoff(dtype)
     if rounds_once(operation, phase):
         if operation in MATRIX and dtype == torch.float32:
-            return (accumulate, _TF32_ROUNDOFF, _BFLOAT16_ROUNDOFF)
+            return (accumulate, TF32, _MEDIUM)
         return (accumulate,) if own == accumulate else (accumulate, own)
     if operation in MATRIX and dtype == torch.float32:
-        return (own, _TF32_ROUNDOFF, _BFLOAT16_ROUNDOFF)
+        return (own, TF32, _MEDIUM)
     return (own,)
 
 
@@ -113,9 +114,10 @@ class Floor:
     def bound(self, work: float) -> torch.Tensor:
         """Return the largest error that rounding explains when steps are of roundoff `work`."""
         spread = self.spread + self.background
-        bound = self.rounding + 2 * (1 + math.sqrt(self.terms)) * self.accumulate * spread
+        sums = (1 + math.sqrt(self.terms)) * self.accumulate * spread
+        bound = self.rounding + tolerances.SUM_SLACK * sums
         if work > self.accumulate:
-            bound = bound + _SPREADS * work * spread
+            bound = bound + tolerances.SPREADS * work * spread
         return bound
 
     def typical(self, work: float) -> torch.Tensor:

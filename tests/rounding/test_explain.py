@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from tensorprobe import DumpWriter
 from tensorprobe.blame import blame
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
+from tensorprobe.rounding.distance import CallAgreement, Distance
+from tensorprobe.rounding.explain import Background, explain_call
 
 Call = tuple[str, TensorValue, TensorValue]
 
@@ -125,6 +128,34 @@ def test_a_rounding_of_one_eight_bit_float_is_a_fault_in_another(tmp_path: Path)
         found[dtype] = answer.culprit
     culprit = "Functional.relu.0.forward"
     assert found == {"torch.float8_e4m3fn": culprit, "torch.float8_e5m2": None}
+
+
+def test_the_size_of_a_complex_number_is_rounded_and_that_of_a_real_one_is_not(
+    tmp_path: Path,
+) -> None:
+    """One last bit of torch.abs of complex numbers was held for a fault of an exact operation."""
+    found = {}
+    for dtype in ("torch.complex64", "torch.float32"):
+        given = replace(sized(1.0, dtype), checksum="00000001")
+        mine = replace(sized(2.0 + 2.0**-22), checksum="0000000a")
+        other = replace(sized(2.0), checksum="0000000b")
+        reference = write(tmp_path / f"{dtype}-reference", [("Torch.abs.0.forward", given, other)])
+        candidate = write(tmp_path / f"{dtype}-candidate", [("Torch.abs.0.forward", given, mine)])
+        found[dtype] = blame(candidate, reference).culprit
+    assert found == {"torch.complex64": None, "torch.float32": "Torch.abs.0.forward"}
+
+
+def test_a_limit_says_why_it_is_so_large() -> None:
+    given = Distance("input.0", 1e-3, "statistics", sized(1.0), sized(1.001))
+    output = Distance("output.0", 0.5, "statistics", sized(3.0), sized(2.0))
+    agreement = CallAgreement((given,), (output,))
+    call = SimpleNamespace(name="Functional.gelu.0.forward", phase="forward")
+    found = explain_call(call, agreement, None, Background(value=1e-2), 0.0)
+    assert found is not None
+    assert found.limit.main_term.reason == "what went in differs, or the run before it"
+    assert found.limit.main_term.total == 5 * 1e-2
+    assert found.times == 0.5 / found.limit.total
+    assert "results are rounded" in found.limit.explain()
 
 
 def test_statistics_that_became_nan_are_told(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import torch
 
+from tensorprobe.rounding import tolerances
 from tensorprobe.system.thread_pool import ThreadPool
 
 __all__ = ["NoiseLimits", "lies_within_noise"]
@@ -27,13 +28,6 @@ _PIECE = 1 << 15
 _FEW_THREADS = 4
 _LARGE_PIECE = 1 << 22
 _FEW_PIECES = 8
-_ELEMENT_NOISE = 8.0
-_FEW = 1e-3
-_DRIFT = 2.5
-# Of sound kernels whose results cancel the largest drift seen is 0.4 of what noise moves.
-_SHARE_THAT_DRIFTS = 0.5
-# In fewer elements errors do not cancel.
-_MANY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +91,18 @@ def lies_within_noise(
     if math.sqrt(sums.error) > rounding + limits.factor * spread:
         return False
     room = _Room(
-        max(_ELEMENT_NOISE, limits.factor), spread / math.sqrt(count), limits.unit, tiniest
+        max(tolerances.NOISY_ELEMENT, limits.factor),
+        spread / math.sqrt(count),
+        limits.unit,
+        tiniest,
     )
     found = _over_pieces(lambda start: _piece_of(sides, start, size).find_beyond(room), count, size)
     beyond, largest, moved = zip(*found, strict=True)
     # A few runs do not move every element that may jump; but somewhere they move one as far.
-    return bool(sum(beyond) <= max(1, int(_FEW * count)) and max(largest) <= 4 * max(moved))
+    return bool(
+        sum(beyond) <= max(1, int(tolerances.FEW_BEYOND * count))
+        and max(largest) <= tolerances.FURTHEST * max(moved)
+    )
 
 
 def _over_pieces(look: Callable[[int], Found], count: int, size: int) -> list[Found]:
@@ -254,11 +254,17 @@ def _drifts(sums: _Sums, limits: NoiseLimits) -> bool:
     """
     if max(sums.moved) >= sums.squares:
         return False
-    if sums.count < _MANY or not sums.squares or not math.isfinite(sums.squares):
+    if (
+        sums.count < tolerances.ENOUGH_TO_CANCEL
+        or not sums.squares
+        or not math.isfinite(sums.squares)
+    ):
         return False
     noisy = moved = 0.0
     if limits.may_drift:
         noisy = max(abs(dot / sums.squares - 1) for dot in sums.dots)
         moved = math.sqrt(max(sums.moved) / sums.squares)
-    allowed = max(limits.least_drift, _DRIFT * noisy, _SHARE_THAT_DRIFTS * moved)
+    allowed = max(
+        limits.least_drift, tolerances.NOISY_DRIFT * noisy, tolerances.DRIFT_SHARE * moved
+    )
     return abs(sums.dot / sums.squares - 1) > allowed

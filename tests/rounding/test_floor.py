@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tensorprobe.blame.noise import (
+from tensorprobe.rounding.floor import (
     Floor,
     accumulation_roundoff,
     half_ulp,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tensorprobe.blame.agreement import Distance, is_float, largest_element
 from tensorprobe.operations.facts import (
     ADDING,
     AVERAGING,
@@ -19,11 +18,10 @@ from tensorprobe.operations.facts import (
     PRODUCTS,
     SCALING,
 )
+from tensorprobe.rounding import tolerances
+from tensorprobe.rounding.distance import Distance, is_float, largest_element
 
 __all__ = ["count_terms", "find_gain", "root_mean_square", "top_of"]
-
-# Rows of a matrix differ in size; four standard deviations cover their tails.
-_TAILS = 4.0
 
 
 def count_terms(
@@ -120,7 +118,7 @@ def _product_size(
         # That of a bias is the sum of what arrived.
         factors = [*factors[:1], partner if len(output.candidate.shape) > 1 else max(1.0, partner)]
     product = math.prod(sorted(factors, reverse=True)[:2])
-    return _TAILS * math.sqrt(terms) * product
+    return tolerances.TAILS * math.sqrt(terms) * product
 
 
 def top_of(distance: Distance) -> float:
