@@ -14,16 +14,9 @@ from tensorprobe.blame.call_split import MadeHere, OutputSplit
 from tensorprobe.operations.facts import MOVING, NORMS
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import TensorValue
+from tensorprobe.rounding import tolerances
 
 __all__ = ["PROOF_ADVICE", "Cause", "common_factor", "is_flipped_exponent", "read_error"]
-
-# An error is one thing alone when that explains all but a tenth of its square.
-_MOSTLY = 0.95
-_FEW = 1e-3
-# An error of so many times what is to be expected is rounding and nothing else.
-_ROUNDING = 3.0
-# Below this an error is smaller than what other algorithms for the same function differ by.
-_APPROXIMATION = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +65,24 @@ def read_error(call: str, split: OutputSplit, measure: str = "", working: int = 
             f"it copies {what}: {made.unequal} of {split.count} are wrong",
             PROOF_ADVICE,
         )
-    if made.spikes and made.spikes <= max(3, _FEW * split.count) and made.spikes < split.count / 4:
+    if (
+        made.spikes
+        and made.spikes <= max(3, tolerances.FEW_WRONG * split.count)
+        and made.spikes < split.count / 4
+    ):
         return Cause("corruption", _describe_spikes(split, made), PROOF_ADVICE)
-    if made.relative and abs(made.scale) >= _MOSTLY * made.relative and split.count > 1:
+    if (
+        made.relative
+        and abs(made.scale) >= tolerances.ONE_THING * made.relative
+        and split.count > 1
+    ):
         return _name_factor(operation, made, "little else is wrong")
     precision = _read_precision(split, made)
     if precision is not None:
         return Cause("precision", precision, "check the types the kernel accumulates and rounds in")
     if measure == "factor":
         return _name_factor(operation, made, _name_rest(made, working))
-    if made.relative < _APPROXIMATION:
+    if made.relative < tolerances.APPROXIMATION:
         return Cause(
             "approximation",
             f"all over the result errors of {made.relative:.1e} of its size: another algorithm or "
@@ -109,7 +110,7 @@ def _name_rest(made: MadeHere, working: int) -> str:
     """Say what is left of an error besides its common factor: rounding, or more than that."""
     rest = math.sqrt(max(0.0, made.relative**2 - made.scale**2))
     level = made.levels[min(working, len(made.levels) - 1)]
-    if level and rest <= _ROUNDING * made.relative / level:
+    if level and rest <= tolerances.ONLY_ROUNDING * made.relative / level:
         return "what else is wrong is rounding"
     return f"not all over alike: besides that, {rest:.1e} of its size is error"
 

@@ -20,15 +20,11 @@ from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.start import is_parameter
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.names import is_parameter_gradients
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 
 __all__ = ["Consequences", "LoneCall", "find_consequences", "find_follower"]
 
-# So many roundings apart the ends of two runs are the same.
-_SAME_RESULT = 32
-_SAME_GRADIENT = 256
-# Times the distance that was usual before: no noise of the run.
-_BEYOND_NOISE = 64
 _NEAR = 5
 
 Consequences = Literal["none", "inside", "end"]
@@ -70,7 +66,7 @@ def find_consequences(
         return "end"
     # Behind the first call that one run alone makes, what is usual may be what that leads to.
     first = next(pair for pair in pairs if pair.candidate is None or pair.reference is None)
-    noise = _BEYOND_NOISE * max(backgrounds[first.position], work)
+    noise = tolerances.BEYOND_NOISE * max(backgrounds[first.position], work)
     for pair in both:
         if pair.phase == "forward":
             inputs = agreements[pair.name].inputs
@@ -90,11 +86,11 @@ def _end_otherwise(both: Sequence[CallPair], agreements: Mapping[str, CallAgreem
     # A gradient that should be 0 is noise and nothing else: it counts by its share of the largest.
     largest = max((_norm(distance) for distance in gradients), default=0.0)
     return any(
-        not distance.value <= _SAME_RESULT * roundoff_of(distance.candidate.dtype)
+        not distance.value <= tolerances.SAME_RESULT * roundoff_of(distance.candidate.dtype)
         for distance in results
     ) or any(
         not distance.value * _norm(distance)
-        <= _SAME_GRADIENT * roundoff_of(distance.candidate.dtype) * largest
+        <= tolerances.SAME_GRADIENT * roundoff_of(distance.candidate.dtype) * largest
         for distance in gradients
     )
 
@@ -121,7 +117,8 @@ def _is_given_other(inputs: Sequence[Distance], learnt: Collection[str], noise: 
     return any(
         is_float(distance.candidate)
         and distance.basis != "shape"
-        and distance.value > max(_SAME_GRADIENT * roundoff_of(distance.candidate.dtype), noise)
+        and distance.value
+        > max(tolerances.SAME_GRADIENT * roundoff_of(distance.candidate.dtype), noise)
         for distance in inputs
         if distance.place not in learnt
     )
@@ -158,7 +155,8 @@ def find_follower(
             if is_wrong and not _is_known(distance):
                 return f"{follower.name}.{distance.place}"
             if distance.value > max(
-                _SAME_GRADIENT * roundoff_of(distance.candidate.dtype), _BEYOND_NOISE * background
+                tolerances.SAME_GRADIENT * roundoff_of(distance.candidate.dtype),
+                tolerances.BEYOND_NOISE * background,
             ):
                 return f"{follower.name}.{distance.place}"
     return None

@@ -7,12 +7,11 @@ import math
 import torch
 
 from tensorprobe.blame.call_split import MadeHere
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.floor import Floor
 
 __all__ = ["measure_exact", "measure_rounded", "relative_distance"]
 
-# Elements beyond this many times their bound are counted as wrong.
-_SPIKE = 8
 # So many elements do not end in zeros by chance.
 _ENOUGH = 8
 
@@ -82,7 +81,7 @@ def measure_rounded(
         wanted=_number(wanted, worst),
         nonfinite=int(nonfinite.sum()),
         overflowed=int(overflowed.sum()),
-        spikes=int((error.abs() > _SPIKE * floor.bound(roundoffs[0])).sum()),
+        spikes=int((error.abs() > tolerances.SPIKE * floor.bound(roundoffs[0])).sum()),
         bits=_kept_bits(got),
     )
 

@@ -18,6 +18,7 @@ from tensorprobe.blame.context import Context
 from tensorprobe.blame.rules.evidence import Evidence
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding import tolerances
 
 __all__ = ["RankSuspect", "order_suspects"]
 
@@ -152,7 +153,7 @@ def _sends_bad(context: Context, call: str) -> bool:
 
 
 def _is_off(distance: float, dtype: str) -> bool:
-    return math.isnan(distance) or distance > 256 * roundoff_of(dtype)
+    return math.isnan(distance) or distance > tolerances.SAME_SENT * roundoff_of(dtype)
 
 
 def _last_received(context: Context, clock: Sequence[int]) -> int:

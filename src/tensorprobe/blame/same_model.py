@@ -17,13 +17,9 @@ from tensorprobe.blame.order import CallPair
 from tensorprobe.operations.facts import PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.rounding import tolerances
 
 __all__ = ["Mismatch", "find_mismatch"]
-
-# Of two runs of one model at least this share is alike, however much of it one of them leaves out.
-_SHARE = 0.5
-# So few calls or parameters tell nothing.
-_SOME = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +58,13 @@ def find_mismatch(pairs: Sequence[CallPair]) -> Mismatch | None:
     theirs = [pair.reference for pair in forward if pair.reference is not None]
     fewer = min(len(ours), len(theirs))
     alike = sum(_gives_alike(pair) for pair in forward)
-    if fewer < _SOME or alike >= _SHARE * fewer:
+    if fewer < tolerances.MODEL_CALLS or alike >= tolerances.MODEL_SHARE * fewer:
         return None
     mine, other = _shapes_of_parameters(ours), _shapes_of_parameters(theirs)
     known, common = min(mine.total(), other.total()), (mine & other).total()
-    if known >= _SOME and common >= _SHARE * known:
+    if known >= tolerances.MODEL_CALLS and common >= tolerances.MODEL_SHARE * known:
         return None
-    if known < _SOME and _share_operations(ours, theirs):
+    if known < tolerances.MODEL_CALLS and _share_operations(ours, theirs):
         return None
     return Mismatch(alike, fewer, common, known)
 
@@ -76,7 +72,7 @@ def find_mismatch(pairs: Sequence[CallPair]) -> Mismatch | None:
 def _share_operations(ours: Sequence[CallRecord], theirs: Sequence[CallRecord]) -> bool:
     """Whether two runs make mostly the same calls, on whatever sizes."""
     mine, other = (Counter(operation_of(call.name) for call in run) for run in (ours, theirs))
-    return (mine & other).total() >= _SHARE * min(mine.total(), other.total())
+    return (mine & other).total() >= tolerances.MODEL_SHARE * min(mine.total(), other.total())
 
 
 def _gives_alike(pair: CallPair) -> bool:

@@ -15,6 +15,7 @@ from tensorprobe.blame.rows import KEPT_ROWS, rows_of
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.operations.facts import EXACT, MATRIX
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance
 from tensorprobe.rounding.explain import Unexplained
 
@@ -24,9 +25,7 @@ __all__ = ["ReplayPlan", "plan_doubts", "plan_replays"]
 # dump is replayed as a whole, and of a larger one a part that takes about a second.
 _BUDGET = 6e7
 _PART = 0.25
-# A result that is this many times further off than explained needs no replay to be named; doubts
-# about more calls than these are not settled in a moment.
-_BEYOND_DOUBT = 20.0
+# Doubts about more calls than these are not settled in a moment.
 _DOUBTS = 12
 # The fixed cost of rebuilding and calling, in the same unit.
 _CALL = 1e4
@@ -97,7 +96,7 @@ def plan_doubts(
     doubts = []
     for pair in pairs[:last]:
         found = unexplained.get(pair.name)
-        if found is not None and found.times >= _BEYOND_DOUBT:
+        if found is not None and found.times >= tolerances.BEYOND_DOUBT:
             last = pair.position
             break
         if found is not None and _can_be_replayed(pair, agreements[pair.name]):

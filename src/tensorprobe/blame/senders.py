@@ -11,12 +11,13 @@ from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.links import Use
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import replay_backward
-from tensorprobe.blame.rules.unrecorded_gradient import FIT, TIMES, backward_of, shortest_roundoff
+from tensorprobe.blame.rules.unrecorded_gradient import backward_of, shortest_roundoff
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.operations.facts import MATRIX
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.rounding import tolerances
 
 __all__ = ["find_sender"]
 
@@ -42,14 +43,14 @@ def find_sender(
     own = shortest_roundoff(pair.reference, uses, reference)
     if any(operation_of(use.call) in MATRIX for use in uses):
         own = max(own, work)
-    floor = FIT * own
+    floor = tolerances.SUM_FITS * own
     other = _relative(wanted, theirs)
     if other > floor:
         return None
     ours = _sum_of_gradients(pair.candidate, uses, candidate)
     got = _arrived(pair.candidate, candidate)
     error = _relative(got, ours)
-    if error <= TIMES * max(other, floor / 8):
+    if error <= tolerances.SENDER_TIMES * max(other, floor / 8):
         return None
     times = error / max(other, floor / 8)
     if len(uses) == 1 and _sent_right(uses[0], ours, candidate, floor):

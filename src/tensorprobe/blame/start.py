@@ -16,23 +16,13 @@ from typing import Literal
 from tensorprobe.blame.agreement import statistics_key
 from tensorprobe.blame.links import Links, Use
 from tensorprobe.blame.order import CallPair
-from tensorprobe.dtypes import significant_bits
+from tensorprobe.dtypes import roundoff_of, significant_bits
 from tensorprobe.operations.facts import LOSSES, PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 
 __all__ = ["StartDifferences", "find_start_differences", "is_parameter", "may_be_made"]
-
-# A value that was made elsewhere by another kernel is off by some roundings of float32, and by a
-# few of the type that it is stored in.
-_ROUNDINGS = 64 * 2.0**-24
-_STORED = 4
-# Times the usual distance: what noise makes of a tensor, and of one that is likely a parameter.
-_TIMES = 16
-_TIMES_UNSURE = 4
-# From this many calls on, and this share of all tensors, weights were not loaded or drawn alike.
-_MANY = 3
-_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +94,7 @@ def find_start_differences(
             if pair.position > wrong and may_be_made(pair, distance):
                 continue
             noise = _noise(pair, distance, backgrounds[pair.name], most)
-            if _differs(distance, max(noise, _TIMES * carried)):
+            if _differs(distance, max(noise, tolerances.USUAL_TIMES * carried)):
                 found.append(
                     (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
                 )
@@ -113,7 +103,9 @@ def find_start_differences(
     places = tuple((use, distance) for use, distance, _ in found)
     if any(is_data for _, _, is_data in found):
         kind: Literal["none", "state", "weights", "data"] = "data"
-    elif len({use.call for use, _ in places}) >= _MANY and len(found) >= _SHARE * len(seen):
+    elif len({use.call for use, _ in places}) >= tolerances.START_CALLS and len(
+        found
+    ) >= tolerances.START_SHARE * len(seen):
         kind = "weights"
     else:
         kind = "state" if found else "none"
@@ -137,10 +129,10 @@ def _noise(pair: CallPair, distance: Distance, background: float, most: float) -
         return 0.0
     is_known = pair.name.startswith("Module.") or operation_of(pair.name) in PARAMETER_PLACES
     if not _is_weight(distance):
-        return _TIMES * background
+        return tolerances.USUAL_TIMES * background
     if not is_known:
-        return _TIMES_UNSURE * background
-    return max(_TIMES * background, _TIMES_UNSURE * most)
+        return tolerances.PARAMETER_TIMES * background
+    return max(tolerances.USUAL_TIMES * background, tolerances.PARAMETER_TIMES * most)
 
 
 def _may_be_made_here(pair: CallPair, background: float) -> bool:
@@ -161,7 +153,8 @@ def _differs(distance: Distance, noise: float) -> bool:
     bits = min(
         significant_bits(distance.candidate.dtype), significant_bits(distance.reference.dtype)
     )
-    return distance.value > max(_ROUNDINGS + _STORED * 2.0**-bits, noise)
+    made_elsewhere = tolerances.MADE_ELSEWHERE * roundoff_of("torch.float32")
+    return distance.value > max(made_elsewhere + tolerances.STORED_ROUNDINGS * 2.0**-bits, noise)
 
 
 def is_parameter(pair: CallPair, distance: Distance) -> bool:

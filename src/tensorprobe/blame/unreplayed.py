@@ -15,14 +15,13 @@ from tensorprobe.errors import DumpError
 from tensorprobe.metrics.error_shape import measure_error_shape
 from tensorprobe.operations.facts import EXACT
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import Distance, largest_element
 
 __all__ = ["measure_unreplayed"]
 
 # Larger ones are not read again: what was measured of them has to do.
 _LARGEST = 1 << 23
-# As in a replay: elements beyond this many times their bound are wrong.
-_SPIKE = 8
 
 
 def measure_unreplayed(
@@ -46,7 +45,7 @@ def measure_unreplayed(
     except DumpError:
         # That it cannot be read is told by the dump itself, as a gap.
         return None
-    shape = measure_error_shape(*sides, _SPIKE * allowed)
+    shape = measure_error_shape(*sides, tolerances.SPIKE * allowed)
     if shape is None:
         return None
     bound = allowed * largest_element(other)

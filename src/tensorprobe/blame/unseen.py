@@ -19,12 +19,10 @@ from tensorprobe.blame.order import CallPair
 from tensorprobe.dtypes import EXACT_BITS, roundoff_of, significant_bits
 from tensorprobe.operations.facts import GATES, PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 
 __all__ = ["Unseen"]
-
-# A gate that turns with this probability is one to reckon with.
-_CHANCE = 0.02
 
 
 class Unseen:
@@ -114,7 +112,7 @@ class Unseen:
         noise = max((_noise(d) for d in inputs if math.isfinite(d.value)), default=0.0)
         share = min(1.0, max(noise, usual))
         count = max((math.prod(d.candidate.shape) for d in inputs), default=0)
-        return max(gates, math.sqrt(share)) if count * share > _CHANCE else gates
+        return max(gates, math.sqrt(share)) if count * share > tolerances.GATE_CHANCE else gates
 
 
 def _noise(distance: Distance) -> float:

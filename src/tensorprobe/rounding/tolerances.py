@@ -142,6 +142,92 @@ LEAST_FACTOR = 0.5
 USUAL_LEVEL = 2.0
 """The run works in a precision when half of its matrix products are within twice its floor."""
 
+# --- from what is too far to who is named, and how sure that is ----------------------------------
+
+LIKELY_TIMES = 4.0
+"""What is off by so many times its limit is likely at fault: an estimate of a few numbers is not
+off by that much again."""
+
+BEYOND_DOUBT = 20.0
+"""What is off by so many times its limit needs no replay to be named, and no earlier culprit
+explains it."""
+
+CERTAIN = 100.0
+"""A replayed error of so many times its floor is a fault for certain."""
+
+USUAL_TIMES = 16.0
+"""Noise makes of a tensor so many times the distance that is usual in the run."""
+
+PARAMETER_TIMES = 4.0
+"""The same of a tensor that is likely a parameter, which no noise of the run has touched."""
+
+SAME_RESULT = 32.0
+"""So many roundings apart the ends of two runs are the same."""
+
+SAME_GRADIENT = 256.0
+"""The same of gradients, which cancel."""
+
+SAME_SENT = 256.0
+"""What a rank sends is bad from so many roundings on: gradients are what is sent mostly."""
+
+BEYOND_NOISE = 64.0
+"""What is so many times as far off as was usual before is no noise of the run."""
+
+MEAN_HOLDS = 4.0
+"""Values in other places: the mean moves by no more than so many times what noise may move it."""
+
+NORM_MOVES = 50.0
+"""And the largest and the norm move by so many times more."""
+
+SUM_FITS = 64.0
+"""A sum of replayed gradients has so many roundings that what it is compared with has not."""
+
+SENDER_TIMES = 10.0
+"""A gradient that fits so many times worse than another tells which call sent it."""
+
+UNSEEN_SUM = 256.0
+"""Statistics show less of a tensor than its elements, and a sum of gradients may cancel: so many
+roundings."""
+
+GATE_CHANCE = 0.02
+"""A gate (relu, max) that turns with this probability is one to reckon with."""
+
+MADE_ELSEWHERE = 64.0
+"""A value that another kernel made before the run is off by so many roundings of float32."""
+
+STORED_ROUNDINGS = 4.0
+"""And by so many of the type that it is stored in."""
+
+START_CALLS = 3
+"""From so many calls on weights were not loaded, or drawn, alike: one tensor is a matter of its
+own."""
+
+START_SHARE = 0.3
+"""And from this share of all tensors that came from outside."""
+
+MODEL_SHARE = 0.5
+"""Of two runs of one model at least this share is alike, however much one of them leaves out."""
+
+MODEL_CALLS = 4
+"""Fewer calls or parameters tell nothing of the model."""
+
+# --- what kind of fault an error looks like ------------------------------------------------------
+
+SPIKE = 8.0
+"""Elements beyond so many times their bound are counted as wrong."""
+
+ONE_THING = 0.95
+"""An error is one thing alone when that explains all but a tenth of its square."""
+
+FEW_WRONG = 1e-3
+"""A fault of single elements has no more than this share of them wrong."""
+
+ONLY_ROUNDING = 3.0
+"""An error of up to so many times what is to be expected is rounding and nothing else."""
+
+APPROXIMATION = 0.02
+"""A smaller error is less than what other algorithms for the same function differ by."""
+
 # --- runs that compute in other types ------------------------------------------------------------
 
 TYPE_SHARE = 0.1

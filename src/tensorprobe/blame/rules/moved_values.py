@@ -24,16 +24,13 @@ from tensorprobe.blame.sides import Side
 from tensorprobe.operations.facts import ADDING, EXACT, MOVING, SCALING
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, is_float
 from tensorprobe.rounding.explain import Unexplained
 from tensorprobe.rounding.recorded import resolutions
 
 __all__ = ["MovedValues", "find_moved_values"]
 
-# The mean holds if it moves by no more than this many times what noise may move it; the largest and
-# the norm do not if they move by that many times more.
-_HOLDS = 4.0
-_MOVES = 50.0
 _LONGEST_CHAIN = 12
 # They hand on what they are given, at the same places.
 _PASSING = (EXACT | SCALING | ADDING) - MOVING
@@ -108,8 +105,8 @@ def _is_sum_of_moved(pair: CallPair, found: Unexplained, agreement: CallAgreemen
     if operation_of(pair.name) not in ADDING or pair.phase != "forward" or not output.averages:
         return False
     moved = max((max(d.averages, default=0.0) for d in agreement.inputs), default=0.0)
-    noise = _HOLDS * (resolutions(output)[0] + moved)
-    return output.averages[0] <= noise and output.value > _MOVES * noise
+    noise = tolerances.MEAN_HOLDS * (resolutions(output)[0] + moved)
+    return output.averages[0] <= noise and output.value > tolerances.NORM_MOVES * noise
 
 
 def _chain(

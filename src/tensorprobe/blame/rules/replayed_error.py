@@ -12,6 +12,7 @@ from tensorprobe.blame.rules.evidence import CallInContext, Confidence, Evidence
 from tensorprobe.blame.rules.other_arguments import TOLD_OTHERWISE
 from tensorprobe.blame.suspicion import Suspicion
 from tensorprobe.blame.words import distance_words
+from tensorprobe.rounding import tolerances
 
 __all__ = ["LOOK_INSIDE", "LOOK_OUTSIDE", "ReplayedError", "find_replayed_error", "made_here"]
 
@@ -20,7 +21,6 @@ LOOK_OUTSIDE = (
     "no recorded call inside it is at fault: look at what it runs beside them, such as kernels of "
     "its own or changes in place"
 )
-_CERTAIN = 100.0
 _MEASURED = {
     "peak": "at its worst element ",
     "level": "over all elements ",
@@ -71,7 +71,7 @@ class ReplayedError(Evidence):
     @property
     def confidence(self) -> Confidence:
         """How sure it is."""
-        is_sharp = self.measure in ("exact", "nonfinite") or self.times > _CERTAIN
+        is_sharp = self.measure in ("exact", "nonfinite") or self.times > tolerances.CERTAIN
         return "certain" if is_sharp else "likely"
 
     @property

@@ -19,19 +19,13 @@ from tensorprobe.blame.unreplayed import measure_unreplayed
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.operations.facts import EXACT, RANDOM
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import is_nonfinite
 from tensorprobe.rounding.explain import Unexplained
 
 __all__ = ["UnexplainedResult", "find_unexplained_result", "is_cleared"]
 
 _PROVE = "capture this call with task tensor on both sides: a replay can prove it"
-# Times what is allowed: an estimate of a few numbers is not off by that much again.
-_CLEAR = 4
-# Inputs that are no further apart than this are as they would be without the culprit; where nothing
-# differed before it, that is not at all.
-_ROUNDINGS = 64
-_TIMES_NOISE = 16
-_BEYOND_DOUBT = 20.0
 
 
 def find_unexplained_result(call: CallInContext) -> UnexplainedResult | None:
@@ -105,7 +99,7 @@ class UnexplainedResult(Evidence):
         if math.isnan(self.unexplained.output.value):
             # Another checksum may be the rounding of another kernel; a copy has none.
             return "likely" if operation_of(self.call) in EXACT else "possible"
-        return "likely" if self.unexplained.times >= _CLEAR else "possible"
+        return "likely" if self.unexplained.times >= tolerances.LIKELY_TIMES else "possible"
 
     def read_cause(self, context: Context) -> Cause:
         """Return what kind of fault it looks like, from its elements where these are there."""
@@ -173,11 +167,13 @@ class UnexplainedResult(Evidence):
         if found.output.basis != "data":
             # Of values that differ statistics show some differences and not others.
             return True
+        # Inputs no further apart are as they would be without the culprit; where nothing differed
+        # before it, that is not at all.
         noise = 0.0
         if context.background:
             unit = roundoff_of(found.output.candidate.dtype)
-            noise = max(_ROUNDINGS * unit, _TIMES_NOISE * context.background)
-        return found.inherited > noise and found.times < _BEYOND_DOUBT
+            noise = max(tolerances.EQUAL_INPUTS * unit, tolerances.USUAL_TIMES * context.background)
+        return found.inherited > noise and found.times < tolerances.BEYOND_DOUBT
 
     def _missing_data(self, context: Context) -> str:
         """Say which run must be captured with its data for a replay; empty where both are."""

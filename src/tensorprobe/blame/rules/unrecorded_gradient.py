@@ -23,23 +23,16 @@ from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.records import CallRecord, TensorValue, Value
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float, is_nonfinite
 
 __all__ = [
-    "FIT",
-    "TIMES",
     "UnrecordedGradient",
     "backward_of",
     "find_unrecorded_gradient",
     "shortest_roundoff",
 ]
 
-FIT = 64
-"""The sum of replayed gradients has roundings that what it is compared with has not: so many."""
-TIMES = 10.0
-"""What is this many times further off than allowed is told from what is not."""
-# Statistics show less of a tensor than its elements, and a sum of gradients may cancel.
-_UNSEEN = 256
 # Calls of several autograd nodes, the last of which only changes the shape.
 _PARTLY_RECORDED = ("Functional.linear.", "Tensor.__matmul__.", "Torch.matmul.", "Tensor.matmul.")
 
@@ -156,7 +149,9 @@ def _find_sender(pair: CallPair, before: str | None, context: Context) -> tuple[
     sent = [d for d in inputs if math.isfinite(d.value)]
     own = max((roundoff_of(d.candidate.dtype) for d in sent), default=0.0)
     background = context.walk.before[pair.name]
-    if not any(d.value > max(FIT * own, 16 * background) for d in sent):
+    if not any(
+        d.value > max(tolerances.SUM_FITS * own, tolerances.USUAL_TIMES * background) for d in sent
+    ):
         return None
     uses = _uses_of(pair.reference, context.links, context.reference)
     try:
@@ -168,7 +163,7 @@ def _find_sender(pair: CallPair, before: str | None, context: Context) -> tuple[
     if found is None and before is not None:
         arrived = max(d.value for d in sent)
         sender = before if _may_have_sent(before) else pair.name
-        found = sender, arrived / max(FIT * own, 2.0**-24)
+        found = sender, arrived / max(tolerances.SUM_FITS * own, roundoff_of("torch.float32"))
     return found
 
 
@@ -221,7 +216,7 @@ def _guess(
     agreements, side = context.agreements, context.reference
     arrived = max(d.value for d in agreements[pair.name].inputs if math.isfinite(d.value))
     own = shortest_roundoff(pair.reference, uses, side)
-    allowed = max(_UNSEEN * own, FIT * background)
+    allowed = max(tolerances.UNSEEN_SUM * own, tolerances.SUM_FITS * background)
     if arrived <= allowed:
         return None
     if len(uses) == 1 and _was_changed(pair, uses[0], context.candidate, side):
@@ -233,7 +228,7 @@ def _guess(
         if agreement is None or forward is None:
             return None
         known = [d.value for d in (*agreement.inputs, *agreement.outputs, *forward.inputs)]
-        if any(not value < arrived / TIMES for value in known):
+        if any(not value < arrived / tolerances.SENDER_TIMES for value in known):
             return None
         wanted = _argument_size(side.calls[use.call], use)
         sizes = [math.prod(d.reference.shape) for d in agreement.outputs]
