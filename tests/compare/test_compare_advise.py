@@ -39,6 +39,15 @@ def test_the_cause_depends_on_what_fails_first(call: str, state: str, part: str)
     assert "\n" not in advice(call, state)
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["Tensor.__rand__.0.forward", "Distributed.all_gather.0.forward", "Torch.conj.0.forward"],
+)
+def test_a_part_of_a_name_says_nothing_of_the_operation(call: str) -> None:
+    """`2 & x` was said to draw random numbers, and a collective to add up in any order."""
+    assert "seed_all" not in advice(call, "output")
+
+
 def test_the_file_has_three_labelled_lines(tmp_path: Path) -> None:
     ours = write_dump(tmp_path / "a", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(5.0)])])
     theirs = write_dump(tmp_path / "b", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(1.0)])])
