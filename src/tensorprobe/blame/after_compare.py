@@ -172,13 +172,19 @@ class Judge:
 
 
 def _agreement(parts: Sequence[PartEvidence], missing: Sequence[str]) -> str:
-    """Say that both runs agree, in no more than was compared."""
+    """Say that both runs agree, in no more than was compared and computed."""
+    meaningless = sum(part.meaningless for part in parts)
+    beside = ""
+    if meaningless:
+        values = "1 value differs" if meaningless == 1 else f"{meaningless} values differ"
+        beside = f"; {values} in uninitialised memory, or in what is overwritten without being read"
     sides = (side for part in parts for side in (part.candidate, part.reference))
     count = len(missing) + sum(len(side.known_gaps) for side in sides)
     if not count:
-        return "both runs agree in everything that was recorded"
+        what = "computed" if meaningless else "recorded"
+        return f"both runs agree in everything that was {what}{beside}"
     what = "1 thing" if count == 1 else f"{count} things"
-    return f"both runs agree in what was compared, but {what} could not be"
+    return f"both runs agree in what was compared, but {what} could not be{beside}"
 
 
 def _first_saved(parts: Sequence[PartEvidence]) -> Answer:
