@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,8 @@ from tensorprobe import DumpWriter, open_dump
 from tensorprobe.blame import after_compare
 from tensorprobe.blame.after_compare import Judge
 from tensorprobe.cli import main
-from tensorprobe.compare.evidence import PartEvidence
+from tensorprobe.compare import compare as compare_dumps
+from tensorprobe.compare.evidence import Answer, PartEvidence
 from tensorprobe.demo.faulty_norm import capture_step
 from tensorprobe.records import CallRecord, DumpInfo, ScalarValue, TensorValue
 
@@ -58,6 +61,29 @@ def test_runs_that_agree_need_nothing_that_blames(tmp_path: Path, pair: tuple[st
     lines = done.stdout.splitlines()
     assert lines[0] == "verdict     both runs agree in everything that was recorded"
     assert lines[-1] == "[]"
+
+
+def test_what_the_comparison_has_measured_is_not_read_again(tmp_path: Path) -> None:
+    class Forgetful(Judge):
+        """Loses the data before it is asked, and keeps what it is handed."""
+
+        def __call__(self, parts: Sequence[PartEvidence], *more: Any) -> Answer:
+            for folder in folders:
+                files = list(folder.rglob("*.pt"))
+                assert files
+                for file in files:
+                    file.unlink()
+            self.parts = parts
+            return super().__call__(parts, *more)
+
+    folders = [tmp_path / name for name in ("candidate", "reference")]
+    for folder in folders:
+        capture_step(folder, has_fault=folder.name == "candidate")
+    judge = Forgetful(*map(str, folders))
+    answer = compare_dumps(*folders, tmp_path / "o", ask_who=judge).answer
+    assert answer is not None and answer.culprit == "Functional.layer_norm.0.forward"
+    assert any("from data" in line for line in answer.lines)
+    assert not [gap for part in judge.parts for gap in part.candidate.known_gaps]
 
 
 FIRST = "Functional.gelu.0.forward"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from small_dumps import call, tensor, write_data, write_dump
 
 from tensorprobe.compare import compare
 from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.evidence import Answer, PartEvidence
 from tensorprobe.records import CallRecord
 
 
@@ -151,3 +154,46 @@ def test_plain_arguments_that_differ_are_named(tmp_path: Path) -> None:
     found = result.parts[0].advice
     assert found is not None
     assert found.text.endswith(f" Its arguments differ: {name}.input.1 is 0.5 against 1e-05.")
+
+
+class _Named:
+    """Says that somebody is at fault, and keeps which files there were when it was asked."""
+
+    def __init__(self, folder: Path, answer: Answer) -> None:
+        self.folder, self.answer = folder, answer
+        self.found: list[str] = []
+
+    def prepare(self) -> None:
+        pass
+
+    def __call__(
+        self, parts: Sequence[PartEvidence], seconds: float, missing: Sequence[str] = ()
+    ) -> Answer:
+        self.found = [file.name for file in self.folder.iterdir()]
+        return self.answer
+
+
+@pytest.mark.parametrize("text", ["somebody is at fault.", ""])
+def test_the_advice_is_written_when_it_is_known_who_is_at_fault(tmp_path: Path, text: str) -> None:
+    ours = write_dump(tmp_path / "a", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(5.0)])])
+    theirs = write_dump(tmp_path / "b", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(1.0)])])
+    ask_who = _Named(tmp_path / "o", Answer((), advice=text))
+    result = compare(ours, theirs, tmp_path / "o", ask_who=ask_who)
+    assert len(ask_who.found) == 1 and ask_who.found[0].startswith("compare_result_")
+    (file,) = (tmp_path / "o").glob("advisor_*")
+    assert result.files[-1] == file
+    assert file.read_text().endswith(
+        "Expert Advice: somebody is at fault.\n" if text else "on both sides.\n"
+    )
+
+
+def test_who_is_interrupted_has_the_advice_on_what_was_compared(tmp_path: Path) -> None:
+    class Impatient(_Named):
+        def __call__(self, *_: Any) -> Answer:
+            raise KeyboardInterrupt
+
+    dump = write_dump(tmp_path / "a", [call("Torch.abs.0.forward", [tensor(1.0)])])
+    with pytest.raises(KeyboardInterrupt):
+        compare(dump, dump, tmp_path / "o", ask_who=Impatient(tmp_path / "o", Answer(())))
+    (file,) = (tmp_path / "o").glob("advisor_*")
+    assert file.read_text().endswith("Every value that was compared meets the requirements.\n")

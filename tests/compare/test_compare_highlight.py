@@ -10,19 +10,28 @@ import pytest
 from small_dumps import call, compare_rows, tensor, write_dump
 
 from tensorprobe.compare.highlight import Highlighter
-from tensorprobe.compare.pairs import CallRows, Row
+from tensorprobe.compare.pairs import CallRows, Pair, Row
 from tensorprobe.report.compare_columns import Mode, columns_of
+from tensorprobe.report.verdict_text import Verdict
+from tensorprobe.store import Leaf
 
 
-def row(mode: Mode, state: str, **cells: Any) -> Row:
-    """A row whose cells are harmless but for those given by title (with _ for spaces)."""
+def leaf(largest: Any, smallest: Any = 0.0) -> Leaf:
+    numbers = (largest, smallest, 0.0, 1.0)
+    return Leaf("output.0", "tensor", "torch.float32", (2,), *numbers, True, None, None)
+
+
+def row(mode: Mode, state: str, verdict: Verdict = "passed", **cells: Any) -> Row:
+    """A row that is harmless but for extremes, and cells by title (with _ for spaces)."""
     titles = columns_of(mode, with_stack=False)
-    usual: dict[str, Any] = {"NPU max": 1.0, "NPU min": 0.0, "Bench max": 1.0, "Err_message": ""}
+    ours = leaf(cells.pop("NPU_max", 1.0), cells.pop("NPU_min", 0.0))
+    pair = Pair(ours, leaf(cells.pop("Bench_max", 1.0)), "Torch.a.0.forward")
+    usual: dict[str, Any] = {"Err_message": ""}
     usual |= {"Requires_grad Consistent": True, "Max diff": 0.0, "MaxAbsErr": 0.0}
     usual |= {"One Thousandth Err Ratio": 1.0, "Cosine": 1.0}
     titles_of = {title.replace(" ", "_"): title for title in titles}
     usual |= {titles_of[key]: value for key, value in cells.items()}
-    return Row([usual.get(title, "") for title in titles], state, "passed")
+    return Row([usual.get(title, "") for title in titles], state, verdict, pair)
 
 
 def mark(mode: Mode, *rows: Row) -> list[tuple[str | None, str]]:
@@ -31,7 +40,7 @@ def mark(mode: Mode, *rows: Row) -> list[tuple[str | None, str]]:
     return [(fill, str(r.cells[message])) for fill, r in zip(fills, rows, strict=True)]
 
 
-@pytest.mark.parametrize("number", ["Nan", math.inf, -math.inf])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("mode", ["tensor", "statistics"])
 def test_red_where_the_candidate_is_not_finite(mode: Mode, number: Any) -> None:
     reason = "maximum or minimum is nan, -inf, or inf"
@@ -107,13 +116,15 @@ def test_requires_grad_that_differs_is_yellow_and_red_hides_it() -> None:
     reason = "requires_grad is inconsistent"
     unequal = row("statistics", "input", Requires_grad_Consistent=False, Err_message="so ")
     assert mark("statistics", unequal) == [("yellow", f"so \n{reason}")]
-    both = row("statistics", "input", Requires_grad_Consistent=False, NPU_max="Nan")
+    both = row("statistics", "input", Requires_grad_Consistent=False, NPU_max=math.nan)
     assert mark("statistics", both)[0][0] == "red"
     assert reason not in mark("statistics", both)[0][1]
 
 
 def test_checksums_have_no_colours() -> None:
-    cells = CallRows("Torch.a.0.forward", [Row(["x"] * 12, "output", "failed")])
+    cells = CallRows(
+        "Torch.a.0.forward", [Row(["x"] * 12, "output", "failed", Pair(leaf(1.0), None, ""))]
+    )
     assert Highlighter("md5").mark(cells) == [None]
 
 
@@ -131,3 +142,16 @@ def test_no_colours_where_the_table_needs_another_sheet(
     _, rows = compare_rows(dump, dump, tmp_path / "2", highlight=True)
     assert not any(row["Err_message"] for row in rows)
     assert caplog.messages == ["rank needs more than one sheet, so its rows get no colours"]
+
+
+@pytest.mark.parametrize("verdict", ["uninitialised", "overwritten"])
+def test_what_means_nothing_has_no_colour_and_is_no_yardstick(verdict: Verdict) -> None:
+    assert mark("tensor", row("tensor", "output", verdict, NPU_max=math.nan)) == [(None, "")]
+    given = row("tensor", "input", verdict, One_Thousandth_Err_Ratio=1.0)
+    out = row("tensor", "output", One_Thousandth_Err_Ratio=0.1)
+    assert [fill for fill, _ in mark("tensor", given, out)] == [None, None]
+    assert mark("tensor", row("tensor", "input"), out)[1][0] == "red"
+
+
+def test_a_text_that_reads_nan_is_no_number() -> None:
+    assert mark("statistics", row("statistics", "input", NPU_max="Nan")) == [(None, "")]

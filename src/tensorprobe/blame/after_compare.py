@@ -151,7 +151,13 @@ class Judge:
         # Of a gradient that one run computes in another way, the record may be the reference's.
         is_missing = entry.analysis.context.pairs[entry.suspect.position].candidate is None
         return Answer(
-            tuple(lines), True, first.call, part, details, advice=advice, is_missing=is_missing
+            tuple(lines),
+            is_settled=True,
+            culprit=first.call,
+            part=part,
+            details=details,
+            advice=advice,
+            is_missing=is_missing,
         )
 
     def _more(self, conclusion: Conclusion) -> list[str]:
@@ -172,13 +178,19 @@ class Judge:
 
 
 def _agreement(parts: Sequence[PartEvidence], missing: Sequence[str]) -> str:
-    """Say that both runs agree, in no more than was compared."""
+    """Say that both runs agree, in no more than was compared and computed."""
+    meaningless = sum(part.meaningless for part in parts)
+    beside = ""
+    if meaningless:
+        values = "1 value differs" if meaningless == 1 else f"{meaningless} values differ"
+        beside = f"; {values} in uninitialised memory, or in what is overwritten without being read"
     sides = (side for part in parts for side in (part.candidate, part.reference))
     count = len(missing) + sum(len(side.known_gaps) for side in sides)
     if not count:
-        return "both runs agree in everything that was recorded"
+        what = "computed" if meaningless else "recorded"
+        return f"both runs agree in everything that was {what}{beside}"
     what = "1 thing" if count == 1 else f"{count} things"
-    return f"both runs agree in what was compared, but {what} could not be"
+    return f"both runs agree in what was compared, but {what} could not be{beside}"
 
 
 def _first_saved(parts: Sequence[PartEvidence]) -> Answer:
@@ -206,7 +218,14 @@ def _first_saved(parts: Sequence[PartEvidence]) -> Answer:
     info = part.candidate.info
     details = {"rank": info.rank, "step": info.step, "kind": "saved value", "explanation": text}
     sentence = f"{first} is the first saved value that differs; {advice}."
-    return Answer(tuple(lines), True, first, parts.index(part), details, advice=sentence)
+    return Answer(
+        tuple(lines),
+        is_settled=True,
+        culprit=first,
+        part=parts.index(part),
+        details=details,
+        advice=sentence,
+    )
 
 
 def _line(label: str, part: PartEvidence, where: bool, text: str = "") -> str:
@@ -237,7 +256,9 @@ def _answer_without_culprit(
         "explanation": conclusion.summary,
     }
     advice = f"{conclusion.summary}; {even_out(conclusion)}."
-    return Answer(tuple(lines), True, None, number, details, use.call, advice)
+    return Answer(
+        tuple(lines), is_settled=True, part=number, details=details, start=use.call, advice=advice
+    )
 
 
 def _is_unproved(conclusion: Conclusion) -> bool:

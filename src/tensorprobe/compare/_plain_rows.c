@@ -246,7 +246,7 @@ static PyObject *plain_row(PyObject *call_dot, PyObject *call, PyObject *pair,
     PyObject *place = PyTuple_GetItem(PyTuple_GetItem(pair, CANDIDATE), PLACE);
     PyObject *state = list ? known(states, state_at, place) : NULL;
     if (state)
-        row = make(row_class, PyTuple_Pack(3, list, state, is_far ? failed : passed));
+        row = make(row_class, PyTuple_Pack(4, list, state, is_far ? failed : passed, pair));
     Py_XDECREF(list);
     return row;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ from tensorprobe.system.clean_text import clean_text
 __all__ = ["Advice", "Failure", "advise", "by_the_table", "write_advice"]
 
 _ALL_WELL = "Every value that was compared meets the requirements."
+_MEANINGLESS = (
+    " {count} of the others differ and mean nothing: uninitialised memory, or what is overwritten "
+    "without being read."
+)
 _NOTHING_JUDGED = (
     "No value could be judged: see the messages in the table, and what is said to be missing or "
     "unmatched."
@@ -74,15 +79,16 @@ class Failure(NamedTuple):
     unequal_arguments: tuple[str, ...] = ()
 
 
-class Advice(NamedTuple):
-    """What is said about a comparison, line by line."""
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is said about a comparison: the value that it is about, if one fails, and a text."""
 
-    line: str
-    node: str
+    failure: Failure | None
     text: str
 
     def __str__(self) -> str:
-        lines = (("Line", self.line), ("Suspect Nodes", self.node), ("Expert Advice", self.text))
+        line, node = ("NA", "NA") if self.failure is None else self.failure[:2]
+        lines = (("Line", str(line)), ("Suspect Nodes", node), ("Expert Advice", self.text))
         return "".join(f"{title}: {clean_text(text)}\n" for title, text in lines)
 
 
@@ -93,7 +99,11 @@ def write_advice(path: Path, advice: Advice) -> None:
 
 
 def advise(
-    failure: Failure | None, *, unmatched: Sequence[str] = (), is_judged: bool = True
+    failure: Failure | None,
+    *,
+    unmatched: Sequence[str] = (),
+    is_judged: bool = True,
+    meaningless: int = 0,
 ) -> Advice:
     """Return the advice for the first failure of a comparison, or that there is none.
 
@@ -101,6 +111,7 @@ def advise(
         failure: the first row that fails.
         unmatched: the last calls before it that only one run has.
         is_judged: whether any value was found to agree, or not to.
+        meaningless: how many values differ and mean nothing.
 
     >>> print(advise(None), end="")
     Line: NA
@@ -111,11 +122,12 @@ def advise(
         What is said.
     """
     if failure is None:
-        return Advice("NA", "NA", _ALL_WELL if is_judged else _NOTHING_JUDGED)
+        text = _ALL_WELL if is_judged else _NOTHING_JUDGED
+        return Advice(None, text + (_MEANINGLESS.format(count=meaningless) if meaningless else ""))
     text = _cause(failure, " and ".join(unmatched))
     if failure.unequal_arguments:
         text += f" Its arguments differ: {'; '.join(failure.unequal_arguments)}."
-    return Advice(str(failure.line), failure.name, text)
+    return Advice(failure, text)
 
 
 def by_the_table(advice: Advice, gradient: Failure | None) -> Advice:
@@ -129,10 +141,11 @@ def by_the_table(advice: Advice, gradient: Failure | None) -> Advice:
         The advice itself, or, if that gradient stands before it in the table, one that names the
         gradient and says that it does not come first.
     """
-    if gradient is None or not advice.line.isdigit() or gradient.line >= int(advice.line):
+    first = advice.failure
+    if gradient is None or first is None or gradient.line >= first.line:
         return advice
-    text = _MADE_LATER.format(name=advice.node, line=advice.line) + advice.text
-    return Advice(str(gradient.line), gradient.name, text)
+    text = _MADE_LATER.format(name=first.name, line=first.line) + advice.text
+    return replace(advice, failure=gradient, text=text)
 
 
 def _cause(failure: Failure, unmatched: str) -> str:

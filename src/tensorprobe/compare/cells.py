@@ -12,6 +12,7 @@ __all__ = [
     "UNMATCHED",
     "checksum_cell",
     "dtype_cell",
+    "is_plain",
     "number_cell",
     "requires_grad_cell",
     "shape_cell",
@@ -46,6 +47,16 @@ def dtype_cell(leaf: Leaf) -> str:
         return kind
     # Of a numpy scalar too, the class that its value has in the file.
     return f"<class '{type(leaf.max).__name__}'>"
+
+
+def is_plain(leaf: Leaf) -> bool:
+    """Whether a value is a number, a text or a flag, which the table shows by its class."""
+    return (
+        leaf.max is not None
+        and leaf.kind != "tensor"
+        and leaf.kind not in _OWN_NAMES
+        and not (leaf.kind == "int" and leaf.place in _PEER_RANKS)
+    )
 
 
 def shape_cell(leaf: Leaf) -> str:

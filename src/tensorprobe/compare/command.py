@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -116,11 +117,7 @@ def _summary(part: PartResult, *, with_advice: bool) -> PartSummary:
     return PartSummary(
         label=part.label,
         kind=_KINDS[part.mode],
-        compared=tally.compared,
-        passed=tally.passed,
-        failed=tally.failed,
-        open=tally.open,
-        unmatched=tally.unmatched,
+        counts=Counter(tally.counts),
         reference_only=part.reference_only,
         examples=_some(part.unmatched, part.unmatched_notes),
         first_failure=None if failure is None else failure.name,

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from tensorprobe.compare.judge import meaningless_as
 from tensorprobe.compare.measure import DataDistance
 from tensorprobe.compare.pairs import MatchedCall, Pair
 from tensorprobe.store import RankDump
 
-__all__ = ["Answer", "AskWho", "PartEvidence", "is_unlike"]
+__all__ = ["Answer", "AskWho", "PartEvidence", "look_at"]
 
 
 class PartEvidence(NamedTuple):
@@ -19,11 +20,13 @@ class PartEvidence(NamedTuple):
     Attributes:
         candidate: the run under test, opened.
         reference: the trusted run, opened.
-        first_unlike: the candidate's first call of which any bit that was recorded differs, or that
-            has no partner; None where there is none.
+        first_unlike: the candidate's first call of which any bit that was recorded differs and
+            means something, or that has no partner; None where there is none.
         distances: how far the data are apart, by the names of both files.
         is_located: whether `first_unlike` itself differs, or only something does that the candidate
             lacks.
+        meaningless: how many values before it differ and mean nothing: memory as it was found, or
+            what is overwritten without being read.
     """
 
     candidate: RankDump
@@ -31,6 +34,7 @@ class PartEvidence(NamedTuple):
     first_unlike: str | None
     distances: Mapping[tuple[str, str], DataDistance]
     is_located: bool = True
+    meaningless: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,21 @@ class AskWho(Protocol):
         ...
 
 
-def is_unlike(call: MatchedCall, distances: Mapping[tuple[str, str], DataDistance]) -> bool:
-    """Whether anything of a call differs, in any bit that was recorded."""
-    return any(_differs(pair, distances) for pair in call.pairs)
+def look_at(
+    call: MatchedCall, distances: Mapping[tuple[str, str], DataDistance]
+) -> tuple[bool, int]:
+    """Say whether anything of a call differs, in any bit that was recorded.
+
+    Returns:
+        Whether a value differs that means something, and how many before it do that mean nothing.
+    """
+    meaningless = 0
+    for pair in call.pairs:
+        if _differs(pair, distances):
+            if pair.reference is None or meaningless_as(call.name, pair.candidate.place) is None:
+                return True, meaningless
+            meaningless += 1
+    return False, meaningless
 
 
 def _differs(pair: Pair, distances: Mapping[tuple[str, str], DataDistance]) -> bool:

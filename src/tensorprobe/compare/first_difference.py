@@ -14,23 +14,27 @@ from typing import Any
 
 from tensorprobe.compare.evidence import Answer
 from tensorprobe.compare.leaves import row_name, state_of
-from tensorprobe.compare.pairs import CallRows, is_meaningless
+from tensorprobe.compare.pairs import CallRows
 from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.errors import NameFormatError
-from tensorprobe.names import ApiCall, SavedValue, is_saved_value, parse_call
-from tensorprobe.operations.calls import is_uninitialised
-from tensorprobe.records import CallRecord
+from tensorprobe.names import (
+    ApiCall,
+    SavedValue,
+    is_forward,
+    is_saved_value,
+    parse_call,
+)
 from tensorprobe.report.table import new_report
 from tensorprobe.report.value_text import json_number
 from tensorprobe.store import RankDump
-from tensorprobe.store.leaves import leaves_of
+from tensorprobe.store.leaves import Leaf, leaves_of
 
 __all__ = ["FirstDifference", "add_answer", "write_differences"]
 
-_PEER_CALL = "batch_isend_irecv"
 # A value that was saved by its name is a result, like what a call returns.
 _RESULTS = ("output", "value")
 _ONLY_GIVEN = "what it is given differs; no call's output is off by what the tables call a failure"
+_STACK = "NPU_Stack_Info"
 _SHOWN = ("NPU max", "NPU min", "NPU mean", "NPU l2norm", "NPU MD5")
 
 
@@ -74,29 +78,29 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
         entry = json.dumps({"is_same": is_same, "op_items": items})
         before = ",\n" if self._count else "\n"
         self._file.write(f"{before}{json.dumps(call.name)}: {entry}")
-        if not is_same and self._first_output is None and not is_uninitialised(call.name):
+        if not is_same and self._first_output is None:
             if not is_filled_later(call.name):
                 self._first_output = self._node(call, items)
             elif self._late_output is None:
                 self._late_output = self._node(call, items)
-        if self._first_input is None and self._first_output is None:
-            failed = [row for row in call.rows if row.verdict == "failed" and row.state != result]
-            if not all(is_meaningless(call.name, row) for row in failed):
-                self._first_input = self._node(call, items) | {"reason": _ONLY_GIVEN}
+        is_given_other = any(row.verdict == "failed" and row.state != result for row in call.rows)
+        if is_given_other and self._first_input is None and self._first_output is None:
+            self._first_input = self._node(call, items) | {"reason": _ONLY_GIVEN}
         self._count += 1
 
     def _items(self, call: CallRows) -> Iterator[dict[str, Any]]:
-        peers = self._peers(call.name)
-        for row in call.rows:
+        # The stack stands in the first row of a forward call, where there is one.
+        stack = self._stack(call.name) if is_forward(call.name) else []
+        for number, row in enumerate(call.rows):
             item: dict[str, Any] = {
                 title: json_number(cell)
                 for title, cell in zip(self._titles, row.cells, strict=True)
             }
-            if "NPU_Stack_Info" in item and item["NPU_Stack_Info"] != "N/A":
-                item["NPU_Stack_Info"] = self._stack(call.name)
+            if number == 0 and stack and _STACK in item:
+                item[_STACK] = stack
             item["state"] = row.state
             item["api_origin_name"] = call.name
-            op, peer = peers.get(str(item["NPU Name"]), ("None", "None"))
+            op, peer = _peer_of(row.pair.candidate)
             item |= {"NPU P2POp op": op, "NPU P2POp peer": peer}
             yield item
 
@@ -118,17 +122,11 @@ class FirstDifference(AbstractContextManager["FirstDifference"]):
     def _stack(self, name: str) -> list[str]:
         return [str(frame) for frame in self._part.stack(name)]
 
-    def _peers(self, name: str) -> Mapping[str, tuple[str, int]]:
-        if _PEER_CALL not in name:
-            return {}
-        call = self._part.try_call(name)
-        return {} if call is None else dict(_peers_of(call))
 
-
-def _peers_of(call: CallRecord) -> Iterator[tuple[str, tuple[str, int]]]:
-    for leaf in call.leaves():
-        if leaf.peer_op is not None:
-            yield leaf.name, (leaf.peer_op.op, leaf.peer_op.peer)
+def _peer_of(leaf: Leaf) -> tuple[str, int | str]:
+    """Return the operation and the rank that a tensor is sent with or to."""
+    peer = leaf.peer_op
+    return ("None", "None") if peer is None else (peer.op, peer.peer)
 
 
 def _type_of(name: str) -> str:
@@ -172,16 +170,15 @@ def _plain_node(part: RankDump, name: str) -> dict[str, Any]:
     """Return a call as diff_analyze shows it, from its record alone."""
     info: dict[str, dict[str, Any]] = {"input": {}, "output": {}}
     call = part.try_call(name) if name in part else None
-    peers = {} if call is None else dict(_peers_of(call))
     for leaf in () if call is None else leaves_of(call).leaves:
         shown = {
             title: json_number(cell)
             for title, cell in zip(_SHOWN, (*leaf[4:8], leaf.checksum), strict=True)
             if cell is not None
         }
-        full = row_name(name, leaf)
-        shown["NPU P2POp peer"] = peers.get(full, ("None", "None"))[1]
-        info["output" if state_of(leaf) in _RESULTS else "input"][full] = shown
+        shown["NPU P2POp peer"] = _peer_of(leaf)[1]
+        section = "output" if state_of(leaf) in _RESULTS else "input"
+        info[section][row_name(name, leaf)] = shown
     return {
         "op_name": name,
         "op_type": _type_of(name),

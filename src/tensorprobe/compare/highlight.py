@@ -39,6 +39,8 @@ _GRAD = "requires_grad is inconsistent"
 # A reference that is nearly zero must not make every difference look large.
 _SMALLEST_REFERENCE = 0.01
 _NUMBERS = (float, int)
+# What nobody computed or reads is not suspicious, and no yardstick either.
+_MEANINGLESS = ("uninitialised", "overwritten")
 
 
 class Highlighter:
@@ -50,8 +52,6 @@ class Highlighter:
         if mode == "md5":
             return
         place = titles.index
-        self._max, self._min = place("NPU max"), place("NPU min")
-        self._reference_max = place("Bench max")
         self._error = place("Max diff" if mode == "statistics" else "MaxAbsErr")
         self._grad = place("Requires_grad Consistent")
         self._message = place("Err_message")
@@ -62,69 +62,76 @@ class Highlighter:
         """Return each row's colour, and add the reasons to the rows' messages."""
         if self._mode == "md5":
             return [None] * len(call.rows)
-        inputs = [row.cells for row in call.rows if self._can_be_input(row)]
+        inputs = [row for row in call.rows if self._can_be_input(row)]
         return [self._mark_row(row, inputs) for row in call.rows]
 
     def _can_be_input(self, row: Row) -> bool:
-        return row.state in ("input", "parameters") and self._is_numeric(row.cells)
+        if row.verdict in _MEANINGLESS:
+            return False
+        return row.state in ("input", "parameters") and self._is_numeric(row)
 
-    def _is_numeric(self, cells: list[Cell]) -> bool:
+    def _is_numeric(self, row: Row) -> bool:
+        other = row.pair.reference
         return (
-            isinstance(cells[self._max], _NUMBERS)
-            and isinstance(cells[self._reference_max], _NUMBERS)
-            and isinstance(cells[self._error], _NUMBERS)
+            other is not None
+            and _is_number(row.pair.candidate.max)
+            and _is_number(other.max)
+            and isinstance(row.cells[self._error], _NUMBERS)
         )
 
-    def _mark_row(self, row: Row, inputs: list[list[Cell]]) -> Fill | None:
-        cells = row.cells
+    def _mark_row(self, row: Row, inputs: list[Row]) -> Fill | None:
+        if row.verdict in _MEANINGLESS:
+            return None
+        cells, leaf = row.cells, row.pair.candidate
         red: list[str] = []
         yellow: list[str] = []
-        if _is_not_finite(cells[self._max]) or _is_not_finite(cells[self._min]):
+        if _is_not_finite(leaf.max) or _is_not_finite(leaf.min):
             red.append(_NOT_FINITE)
         else:
             error = cells[self._error]
             if isinstance(error, _NUMBERS) and abs(error) > 1e10:
                 red.append(_HUGE)
-        if row.state == "output" and self._is_numeric(cells):
+        if row.state == "output" and self._is_numeric(row):
             for source in inputs:
-                self._hold_against(cells, source, red, yellow)
-            if not inputs and self._is_far(cells):
+                self._hold_against(row, source, red, yellow)
+            if not inputs and self._is_far(row):
                 red.append(_RELATIVE_RED)
         if not cells[self._grad]:
             yellow.append(_GRAD)
         reasons = red or yellow
         if not reasons:
             return None
-        message = cells[self._message]
-        lines = [str(message), *reasons] if message else reasons
+        message = str(cells[self._message])
+        lines = [message, *reasons] if message else reasons
         cells[self._message] = lines[0] if len(lines) == 1 else Lines.of(lines)
         return "red" if red else "yellow"
 
-    def _hold_against(
-        self, output: list[Cell], source: list[Cell], red: list[str], yellow: list[str]
-    ) -> None:
-        before, after = _size(source[self._error]), _size(output[self._error])
+    def _hold_against(self, output: Row, source: Row, red: list[str], yellow: list[str]) -> None:
+        old_cells, cells = source.cells, output.cells
+        before, after = _size(old_cells[self._error]), _size(cells[self._error])
         if before > 1 and after > 1 and _orders_between(before, after) >= 1:
             yellow.append(_MAGNITUDE)
         if self._mode == "tensor":
-            _compare_ratios(source[self._ratio], output[self._ratio], red, yellow)
-            old, new = source[self._cosine], output[self._cosine]
+            _compare_ratios(old_cells[self._ratio], cells[self._ratio], red, yellow)
+            old, new = old_cells[self._cosine], cells[self._cosine]
             if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS) and old - new > 0.1:
                 yellow.append(_COSINE)
         if self._is_far(output):
             red.append(_RELATIVE_RED)
-        if self._relative_error(output) > 0.1 and self._relative_error(source) < 0.01:
+        if _relative_error(output) > 0.1 and _relative_error(source) < 0.01:
             yellow.append(_RELATIVE_YELLOW)
 
-    def _is_far(self, output: list[Cell]) -> bool:
+    def _is_far(self, output: Row) -> bool:
         """Whether the maximum of an output is too far off, whatever went in."""
-        return self._mode == "statistics" and self._relative_error(output) > 0.5
+        return self._mode == "statistics" and _relative_error(output) > 0.5
 
-    def _relative_error(self, cells: list[Cell]) -> float:
-        """Return how far the two maxima are apart, over that of the reference."""
-        reference = _as_float(cells[self._reference_max])
-        difference = _as_float(cells[self._max]) - reference
-        return abs(difference) / max(_SMALLEST_REFERENCE, abs(reference))
+
+def _relative_error(row: Row) -> float:
+    """Return how far the two maxima are apart, over that of the reference."""
+    ours, theirs = row.pair.candidate, row.pair.reference
+    reference = _as_float(0.0 if theirs is None else theirs.max)
+    difference = _as_float(ours.max) - reference
+    return abs(difference) / max(_SMALLEST_REFERENCE, abs(reference))
 
 
 def _as_float(cell: Any) -> float:
@@ -153,5 +160,9 @@ def _compare_ratios(before: Cell, after: Cell, red: list[str], yellow: list[str]
         yellow.append(_RATIO_YELLOW)
 
 
-def _is_not_finite(cell: Cell) -> bool:
-    return cell == "Nan" or (isinstance(cell, float) and not math.isfinite(cell))
+def _is_number(value: Any) -> bool:
+    return isinstance(value, _NUMBERS) and value == value
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

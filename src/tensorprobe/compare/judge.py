@@ -1,10 +1,18 @@
-"""Judge a pair: differences of statistics, Result, Accuracy Reached or Not, and the messages."""
+"""Judge a pair: by the differences of its statistics, by what was measured, by what it is.
+
+two leaves ─► difference_of ─► judge_statistics ┐
+cosine and largest error ─► judge_accuracy      ├─► settle ─► Verdict
+two checksums                                   ┘
+"""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from tensorprobe.operations.calls import is_overwritten, is_uninitialised
+from tensorprobe.report.verdict_text import Verdict
 from tensorprobe.store.leaves import Leaf
 
 __all__ = [
@@ -16,8 +24,12 @@ __all__ = [
     "NO_BENCH_FILE",
     "NO_CANDIDATE_FILE",
     "StatisticsDifference",
+    "can_mean_nothing",
     "difference_of",
-    "reaches_accuracy",
+    "judge_accuracy",
+    "judge_statistics",
+    "meaningless_as",
+    "settle",
 ]
 
 # The texts are part of the table's format; the spaces at their ends separate one from the next.
@@ -31,6 +43,8 @@ GRAD_INCONSISTENT = "Requires_grad inconsistent. "
 
 _LARGEST_RELATIVE_ERROR = 0.5
 _NUMBERS = (float, int)
+# The interfaces whose `out` is written into and never read; of others nobody knows.
+_TORCH_APIS = frozenset(("Torch", "Tensor", "Functional", "Aten"))
 
 
 class StatisticsDifference(NamedTuple):
@@ -99,21 +113,66 @@ def _are_unlike(ours: float, theirs: float) -> bool:
     return ours != theirs and not (ours != ours and theirs != theirs)
 
 
-def reaches_accuracy(cosine: Any, max_abs_error: Any) -> str:
-    """Say whether a pair of real data agrees well enough: Yes, No, None or Unmatched.
+def judge_statistics(difference: StatisticsDifference) -> Verdict:
+    """Say whether the statistics of a pair agree well enough."""
+    if difference.is_far or difference.is_unlike:
+        return "failed"
+    return "open" if difference.is_open else "passed"
 
-    >>> reaches_accuracy(0.98, 0.01), reaches_accuracy(0.98, 0.0001), reaches_accuracy(1.0, 2.0)
-    ('No', 'Yes', 'No')
-    >>> reaches_accuracy("N/A", "N/A"), reaches_accuracy("unsupported", 0.0)
-    ('No', 'None')
+
+def judge_accuracy(similarity: float | None, error: float) -> Verdict:
+    """Say whether a pair of real data agrees well enough.
+
+    Args:
+        similarity: the cosine; NaN where a side is all zero, None where one of two numbers says
+            nothing.
+        error: the largest absolute error.
+
+    >>> judge_accuracy(0.98, 0.01), judge_accuracy(0.98, 0.0001), judge_accuracy(1.0, 2.0)
+    ('failed', 'passed', 'failed')
     """
-    if cosine == "shape unmatched":
-        return "Unmatched"
-    if cosine == "N/A" or max_abs_error == "N/A":
-        return "No"
-    try:
-        similarity, error = float(cosine), float(max_abs_error)
-    except (TypeError, ValueError):
-        return "None"
+    if similarity is None:
+        return "open"
     misses = (similarity < 0.99 and error > 0.001) or similarity < 0.9 or error > 1
-    return "No" if misses else "Yes"
+    return "failed" if misses else "passed"
+
+
+def settle(verdict: Verdict, call: str, place: str) -> Verdict:
+    """Return the verdict on a value, or why it means nothing that this value fails."""
+    return (meaningless_as(call, place) or verdict) if verdict == "failed" else verdict
+
+
+def meaningless_as(call: str, place: str) -> Verdict | None:
+    """Say why a value that differs means nothing; None of what is computed or read.
+
+    Memory as it was found is no result of the call that hands it out, and what a call writes over
+    is not read by it. A call that does read such memory is given it, and fails there.
+
+    >>> meaningless_as("Torch.empty.0.forward", "output.0")
+    'uninitialised'
+    >>> meaningless_as("Tensor.zero_.0.forward", "input.0")
+    'overwritten'
+    >>> meaningless_as("Torch.add.0.forward", "kwargs.out")
+    'overwritten'
+    >>> meaningless_as("Torch.empty_like.0.forward", "input.0")
+    """
+    if place.startswith("output"):
+        return "uninitialised" if is_uninitialised(call) else None
+    is_target = place == "kwargs.out" or place.startswith("kwargs.out.")
+    is_written = is_target and call.partition(".")[0] in _TORCH_APIS
+    if is_written or (place == "input.0" and is_overwritten(call)):
+        return "overwritten"
+    return None
+
+
+def can_mean_nothing(call: str) -> bool:
+    """Whether some value of a call, other than its keywords, may mean nothing; quick."""
+    api, _, direction = call.rpartition(".")
+    return direction == "forward" and _is_about_memory(api.rpartition(".")[0])
+
+
+# A run makes calls of few kinds.
+@lru_cache(maxsize=4096)
+def _is_about_memory(kind: str) -> bool:
+    call = f"{kind}.0.forward"
+    return is_uninitialised(call) or is_overwritten(call)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from tensorprobe.compare.judge import judge_accuracy
 from tensorprobe.compare.pairs import Pair
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import DumpError
@@ -26,10 +27,11 @@ from tensorprobe.metrics.pair import (
     scalar_errors,
 )
 from tensorprobe.metrics.pair_stream import MeasuredPair, PairSource, measure_pairs
+from tensorprobe.report.verdict_text import Verdict
 from tensorprobe.store import Leaf, RankDump
 from tensorprobe.tensor_data import TensorData
 
-__all__ = ["UNSUPPORTED", "DataDistance", "Measured", "Measurer", "bytes_of", "metrics_of"]
+__all__ = ["NOT_MEASURED", "DataDistance", "Measured", "Measurer", "bytes_of", "metrics_of"]
 
 # Part of the table's format, like the texts in `judge`.
 _READ_FAILED = "Dump file: {} not found or read failed."
@@ -47,10 +49,11 @@ _NOT_FINITE = "Cannot compare by {}, the data contains nan/inf/-inf in dump data
 
 
 class Measured(NamedTuple):
-    """The six metrics of a pair as cells, and the message that goes with them."""
+    """The six metrics of a pair as cells, the message that goes with them, and the verdict."""
 
     cells: tuple[Any, ...]
     message: str
+    verdict: Verdict
 
 
 class DataDistance(NamedTuple):
@@ -68,7 +71,9 @@ class DataDistance(NamedTuple):
     largest: float
 
 
-UNSUPPORTED: tuple[Any, ...] = ("unsupported",) * 6
+_UNSUPPORTED: tuple[Any, ...] = ("unsupported",) * 6
+NOT_MEASURED = Measured(_UNSUPPORTED, "", "open")
+"""What is said of a pair without data."""
 
 # Device and inode of both sides' files, and whether one lies transposed.
 _Files: TypeAlias = tuple[tuple[int, int], tuple[int, int], bool]
@@ -198,7 +203,8 @@ def _as_measured(result: MeasuredPair, pair: Pair) -> Measured:
     ours, theirs = pair.candidate, pair.reference
     if result.problem is not None or theirs is None:
         names = dict(zip(("candidate", "reference"), _names_of(pair), strict=True))
-        return Measured(UNSUPPORTED, _READ_FAILED.format(names.get(result.side, "")))
+        message = _READ_FAILED.format(names.get(result.side, ""))
+        return NOT_MEASURED._replace(message=message)
     shape = ours.shape if result.shapes is None else result.shapes[0]
     return metrics_of(result.numbers, shape, has_other_dtype=ours.dtype != theirs.dtype)
 
@@ -206,7 +212,7 @@ def _as_measured(result: MeasuredPair, pair: Pair) -> Measured:
 def metrics_of(
     numbers: PairNumbers | None, shape: tuple[int, ...], *, has_other_dtype: bool = False
 ) -> Measured:
-    """Return the six metrics of a pair as cells, and the message that goes with them.
+    """Return the six metrics of a pair as cells, the message that goes with them, and the verdict.
 
     Args:
         numbers: what was measured; None where the shapes differ.
@@ -214,32 +220,34 @@ def metrics_of(
         has_other_dtype: whether the reference has another dtype, which is then said.
     """
     if 0 in shape:
-        return Measured(UNSUPPORTED, _EMPTY)
+        return NOT_MEASURED._replace(message=_EMPTY)
     if numbers is None:
-        return Measured(("shape unmatched",) * 6, _SHAPES_DIFFER)
+        return Measured(("shape unmatched",) * 6, _SHAPES_DIFFER, "unmatched")
     if not shape:
         return _without_dimensions(numbers)
     return _metrics(numbers, _DTYPES_DIFFER if has_other_dtype else "")
 
 
 def _metrics(numbers: PairNumbers, message: str) -> Measured:
-    if not numbers.nonfinite_places_match:
-        return Measured(("N/A",) * 6, _PLACES_DIFFER)
-    similarity = cosine(numbers)
-    if isinstance(similarity, Unavailable):
-        text, why = _NO_COSINE[similarity]
+    found, error = cosine(numbers), max_absolute_error(numbers)
+    if isinstance(error, Unavailable):
+        return Measured(("N/A",) * 6, _PLACES_DIFFER, "failed")
+    similarity: float | None
+    if isinstance(found, Unavailable):
+        similarity = None if found is Unavailable.ONE_ELEMENT else math.nan
+        text, why = _NO_COSINE[found]
         message += why
     else:
         # Rounding may leave equal vectors a hair from 1.
-        text = 1.0 if numbers.equal else similarity
+        text = similarity = 1.0 if numbers.equal else found
     others = (
         euclidean_distance(numbers),
-        max_absolute_error(numbers),
+        error,
         max_relative_error(numbers),
         error_ratio(numbers, 1e-3),
         error_ratio(numbers, 5e-3),
     )
-    return Measured((text, *others), message)
+    return Measured((text, *others), message, judge_accuracy(similarity, error))
 
 
 _NO_COSINE: dict[Unavailable, tuple[Any, str]] = {
@@ -250,11 +258,11 @@ _NO_COSINE: dict[Unavailable, tuple[Any, str]] = {
 
 
 def _without_dimensions(numbers: PairNumbers) -> Measured:
-    absolute, relative = scalar_errors(numbers)
-    cells: list[Any] = ["unsupported", "unsupported", absolute, relative, *UNSUPPORTED[:2]]
     message = _NO_DIMENSIONS
-    for index, title in ((2, "MaxAbsError"), (3, "MaxRelativeError")):
-        if math.isnan(cells[index]):
-            cells[index] = "Nan"
+    cells: list[Any] = []
+    errors = zip(("MaxAbsError", "MaxRelativeError"), scalar_errors(numbers), strict=True)
+    for title, error in errors:
+        if math.isnan(error):
             message += _NOT_FINITE.format(title)
-    return Measured(tuple(cells), message)
+        cells.append("Nan" if math.isnan(error) else error)
+    return Measured((*_UNSUPPORTED[:2], *cells, *_UNSUPPORTED[:2]), message, "open")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tensorprobe.operations.calls import is_overwritten, is_uninitialised
 from tensorprobe.report.table import Cell
+from tensorprobe.report.verdict_text import Verdict
 from tensorprobe.store.leaves import Leaf
 
-__all__ = ["CallRows", "MatchedCall", "Pair", "Row", "is_meaningless"]
+__all__ = ["CallRows", "MatchedCall", "Pair", "Row"]
 
 
 class Pair(NamedTuple):
@@ -28,17 +28,19 @@ class MatchedCall(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row: its cells, what the value is to its call, and how it was judged.
+    """One row: its cells, what the value is to its call, how it was judged, and the value.
 
     Attributes:
-        cells: in the order of the columns.
+        cells: in the order of the columns; they are written and not read.
         state: input, parameters, output or value.
-        verdict: passed, failed, unmatched, or open where nothing can be said.
+        verdict: how it was judged.
+        pair: the value and its partner.
     """
 
     cells: list[Cell]
     state: str
-    verdict: str
+    verdict: Verdict
+    pair: Pair
 
 
 class CallRows(NamedTuple):
@@ -46,10 +48,3 @@ class CallRows(NamedTuple):
 
     name: str
     rows: list[Row]
-
-
-def is_meaningless(call: str, row: Row) -> bool:
-    """Whether a value is memory as it was found: from `empty`, or on its way into `zero_`."""
-    if is_uninitialised(call):
-        return True
-    return row.state == "input" and is_overwritten(call) and str(row.cells[0]).endswith(".input.0")

@@ -9,6 +9,7 @@ index; only where several formats are wanted are the rows kept.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -16,15 +17,17 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.advise import Failure, advise, by_the_table, write_advice
-from tensorprobe.compare.evidence import PartEvidence, is_unlike
+from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.cells import is_plain, number_cell
+from tensorprobe.compare.evidence import PartEvidence, look_at
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
 from tensorprobe.compare.inputs import PartPair
+from tensorprobe.compare.leaves import row_name
 from tensorprobe.compare.match import Matcher
 from tensorprobe.compare.measure import DataDistance, Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
-from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row, is_meaningless
+from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
 from tensorprobe.compare.run_order import is_filled_later
@@ -34,6 +37,7 @@ from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
 from tensorprobe.report.json_table import write_json
 from tensorprobe.report.table import Cell, Fill, Table
+from tensorprobe.report.verdict_text import count_words
 from tensorprobe.report.xlsx import ROWS_PER_SHEET, write_xlsx
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
@@ -124,6 +128,7 @@ class PartComparison:
             has_stack = any(pair.candidate.stack(name) for name in pair.candidate.names[:50])
         self.titles = columns_of(self.mode, with_stack=has_stack)
         self.tally = Tally()
+        self._row_count = 0
         self.node: dict[str, Any] | None = None
         self._stacks = pair.candidate if has_stack else None
         self._matcher = Matcher(
@@ -135,10 +140,16 @@ class PartComparison:
         # Of gradients that stand where the run came forward, for want of another.
         self._late_unlike: str | None = None
         self._first_unlike: str | None = None
+        # Until then: how many values that mean nothing differ in a bit.
+        self._meaningless = 0
         self._distances: Mapping[tuple[str, str], DataDistance] = {}
 
     def run(self, files: PartFiles) -> PartResult:
-        """Compare, and write every file that was asked for."""
+        """Compare, and write every file that was asked for but the advice.
+
+        The last file is that of the advice, if it was asked for: what it says depends on who is at
+        fault.
+        """
         written = self._write_tables(files)
         advice = None
         if self._options.advise:
@@ -147,19 +158,20 @@ class PartComparison:
                 tally.first_failure,
                 unmatched=self._unmatched_before(),
                 is_judged=bool(tally.passed + tally.failed),
+                meaningless=tally.meaningless,
             )
             written.append(files.advice())
-            write_advice(written[-1], by_the_table(advice, tally.late_failure))
+        matcher = self._matcher
         return PartResult(
-            self._pair.candidate.label,
-            self.mode,
-            self.tally,
-            self._matcher.reference_only,
-            tuple(self._matcher.describe(note) for note in self._matcher.notes[:_SHOWN_NOTES]),
-            len(self._matcher.notes) + self._matcher.unlisted,
-            tuple(written),
-            self._gaps(),
-            advice,
+            label=self._pair.candidate.label,
+            mode=self.mode,
+            tally=self.tally,
+            reference_only=matcher.reference_only,
+            unmatched=tuple(matcher.describe(note) for note in matcher.notes[:_SHOWN_NOTES]),
+            unmatched_notes=len(matcher.notes) + matcher.unlisted,
+            files=tuple(written),
+            gaps=self._gaps(),
+            advice=advice,
         )
 
     def evidence(self) -> PartEvidence:
@@ -169,7 +181,13 @@ class PartComparison:
         if first is None and self._matcher.reference_only:
             # The candidate lacks what the reference has, and nobody can say before which call.
             first = next(iter(self._pair.candidate.names), "")
-        return PartEvidence(*self._pair, first, self._distances, is_located)
+        return PartEvidence(
+            *self._pair,
+            first_unlike=first,
+            distances=self._distances,
+            is_located=is_located,
+            meaningless=self._meaningless,
+        )
 
     def _gaps(self) -> tuple[Gap, ...]:
         gaps = (*self._pair.candidate.known_gaps, *self._pair.reference.known_gaps)
@@ -220,7 +238,7 @@ class PartComparison:
         tally, log = self.tally, self._options.log
         for call in self._calls():
             if highlighter is not None:
-                for number, fill in enumerate(highlighter.mark(call), start=tally.rows):
+                for number, fill in enumerate(highlighter.mark(call), start=self._row_count):
                     if fill is not None:
                         self._fills[number] = fill
             if self._differences is not None:
@@ -242,47 +260,27 @@ class PartComparison:
         return [name for name in found if name is not None]
 
     def _count(self, call: CallRows) -> None:
-        tally = self.tally
-        has_unmatched = False
-        for row in call.rows:
-            verdict = row.verdict
-            if verdict == "passed":
-                tally.passed += 1
-            elif verdict == "failed":
-                if tally.first_failure is None and not is_meaningless(call.name, row):
-                    self._note_failure(call, row)
-                tally.failed += 1
-            elif verdict == "open":
-                tally.open += 1
-            else:
-                has_unmatched = True
-                tally.unmatched += 1
-            tally.rows += 1
-        if has_unmatched and tally.first_failure is None:
+        tally, counts = self.tally, self.tally.counts
+        verdicts = [row.verdict for row in call.rows]
+        for verdict in verdicts:
+            counts[verdict] += 1
+        if tally.first_failure is None and "failed" in verdicts:
+            self._note_failure(call, verdicts.index("failed"))
+        self._row_count += len(verdicts)
+        if tally.first_failure is None and "unmatched" in verdicts:
             self._last_unmatched = call.name
 
-    def _note_failure(self, call: CallRows, row: Row) -> None:
+    def _note_failure(self, call: CallRows, number: int) -> None:
         if not is_filled_later(call.name):
-            self.tally.first_failure = self._failure(call, row)
+            self.tally.first_failure = self._failure(call, number)
         elif self.tally.late_failure is None:
-            self.tally.late_failure = self._failure(call, row)
+            self.tally.late_failure = self._failure(call, number)
 
-    def _failure(self, call: CallRows, row: Row) -> Failure:
-        arguments = self._unequal_arguments(call)
-        return Failure(self.tally.rows, str(row.cells[0]), call.name, row.state, arguments)
-
-    def _unequal_arguments(self, call: CallRows) -> tuple[str, ...]:
-        """Name the plain arguments, such as an epsilon, that the two runs do not share."""
-        if self.mode == "md5":
-            return ()
-        ours, theirs = self.titles.index("NPU max"), self.titles.index("Bench max")
-        return tuple(
-            f"{row.cells[0]} is {row.cells[ours]} against {row.cells[theirs]}"
-            for row in call.rows
-            if str(row.cells[2]).startswith("<class ")
-            and row.verdict != "unmatched"
-            and row.cells[ours] != row.cells[theirs]
-        )
+    def _failure(self, call: CallRows, number: int) -> Failure:
+        row = call.rows[number]
+        name = row_name(call.name, row.pair.candidate)
+        arguments = tuple(_unequal_arguments(call))
+        return Failure(self._row_count + number, name, call.name, row.state, arguments)
 
     def _can_highlight(self) -> bool:
         """Colours are left out where the table needs more than one sheet."""
@@ -322,7 +320,9 @@ class PartComparison:
             progress("calls", total, total)
 
     def _look_for_unlike(self, call: MatchedCall) -> None:
-        if is_unlike(call, self._distances):
+        is_unlike, meaningless = look_at(call, self._distances)
+        self._meaningless += meaningless
+        if is_unlike:
             if not is_filled_later(call.name):
                 self._first_unlike = call.name
             elif self._late_unlike is None:
@@ -340,6 +340,17 @@ class PartComparison:
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )
+
+
+def _unequal_arguments(call: CallRows) -> Iterator[str]:
+    """Name the plain arguments, such as an epsilon, that the two runs do not share."""
+    for row in call.rows:
+        ours, theirs = row.pair.candidate, row.pair.reference
+        if theirs is None or not is_plain(ours):
+            continue
+        mine, other = number_cell(ours.max), number_cell(theirs.max)
+        if mine != other:
+            yield f"{row_name(call.name, ours)} is {mine} against {other}"
 
 
 def _pairs_of(window: list[MatchedCall]) -> Iterator[Pair]:
@@ -381,17 +392,6 @@ def _adding(tell: Callable[[str, int, int], None], total: int) -> Callable[[int]
     return add
 
 
-_WORDS = {
-    "passed": "passed",
-    "failed": "failed",
-    "open": "without a verdict",
-    "unmatched": "unmatched",
-}
-
-
 def _line(call: CallRows) -> str:
-    counts = dict.fromkeys(_WORDS, 0)
-    for row in call.rows:
-        counts[row.verdict] += 1
-    shown = ", ".join(f"{count} {_WORDS[verdict]}" for verdict, count in counts.items() if count)
-    return f"{call.name}: {shown or 'no values'}"
+    counts = Counter(row.verdict for row in call.rows)
+    return f"{call.name}: {count_words(counts) or 'no values'}"

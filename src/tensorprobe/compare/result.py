@@ -9,6 +9,7 @@ from tensorprobe.compare.advise import Advice, Failure
 from tensorprobe.compare.evidence import Answer
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode
+from tensorprobe.report.verdict_text import WORDS, Verdict
 
 __all__ = ["ComparisonResult", "PartResult", "Tally"]
 
@@ -18,22 +19,44 @@ class Tally:
     """Counts rows as they are made.
 
     Attributes:
-        rows: all rows.
-        passed: values that agree well enough.
-        failed: values that do not.
-        open: values of which nothing can be said, such as those without data.
-        unmatched: values of the candidate without a partner.
+        counts: how many rows have which verdict.
         first_failure: the first row that fails, in the order in which the values were made.
         late_failure: the first failing gradient that stands where the run came forward.
     """
 
-    rows: int = 0
-    passed: int = 0
-    failed: int = 0
-    open: int = 0
-    unmatched: int = 0
+    counts: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(WORDS, 0))
     first_failure: Failure | None = None
     late_failure: Failure | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return sum(self.counts.values())
+
+    @property
+    def passed(self) -> int:
+        """How many values agree well enough."""
+        return self.counts["passed"]
+
+    @property
+    def failed(self) -> int:
+        """How many values do not."""
+        return self.counts["failed"]
+
+    @property
+    def open(self) -> int:
+        """Of how many values nothing can be said, such as those without data."""
+        return self.counts["open"]
+
+    @property
+    def unmatched(self) -> int:
+        """How many values of the candidate have no partner."""
+        return self.counts["unmatched"]
+
+    @property
+    def meaningless(self) -> int:
+        """How many values differ and mean nothing: nobody computed them, or reads them."""
+        return self.counts["uninitialised"] + self.counts["overwritten"]
 
     @property
     def compared(self) -> int:

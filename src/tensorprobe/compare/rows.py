@@ -25,16 +25,19 @@ from tensorprobe.compare.judge import (
     NO_BENCH,
     NO_BENCH_FILE,
     NO_CANDIDATE_FILE,
+    can_mean_nothing,
     difference_of,
-    reaches_accuracy,
+    judge_statistics,
+    settle,
 )
 from tensorprobe.compare.leaves import row_name, state_of
-from tensorprobe.compare.measure import UNSUPPORTED, Measured
+from tensorprobe.compare.measure import NOT_MEASURED, Measured
 from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
 from tensorprobe.compare.plain_rows import load_plain_rows
 from tensorprobe.names import is_forward
 from tensorprobe.report.compare_columns import Mode
 from tensorprobe.report.table import Cell
+from tensorprobe.report.verdict_text import ACCURACY, MESSAGES, Verdict, checksum_result
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import Leaf
 
@@ -55,7 +58,8 @@ def wants_data(pair: Pair) -> bool:
 
 
 _NOTHING: Iterator[Any] = iter(())
-_Make: TypeAlias = Callable[[str, Pair, Iterator[Any]], tuple[list[Cell], str]]
+# From the name of a call, a pair of its values and what was measured.
+_Make: TypeAlias = Callable[[str, Pair, Iterator[Any]], tuple[list[Cell], Verdict]]
 
 
 class RowMaker:
@@ -88,7 +92,7 @@ class RowMaker:
             results: of real data, what was measured, for every pair that `wants_data`.
         """
         stack = self._stack_text(call.name) if self._stacks is not None else None
-        if self._plain is not None:
+        if self._plain is not None and not can_mean_nothing(call.name):
             rows = self._plain.statistics_rows(call.name, call.pairs, self._row)
         else:
             made = (self._row(call.name, pair, results) for pair in call.pairs)
@@ -104,10 +108,10 @@ class RowMaker:
         leaf = pair.candidate
         if not is_recorded(leaf):
             return None
-        cells, verdict = self._make(row_name(call, leaf), pair, results)
+        cells, verdict = self._make(call, pair, results)
         if self._has_data_name:
             cells.append(_data_names(pair))
-        return _make_row((cells, state_of(leaf), verdict))
+        return _make_row((cells, state_of(leaf), verdict, pair))
 
     def _stack_text(self, name: str) -> str:
         if self._stacks is None or not is_forward(name):
@@ -120,77 +124,80 @@ class RowMaker:
             self._stack_texts[id(frames)] = text
         return text
 
-    def _statistics_row(self, name: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], str]:
+    def _statistics_row(
+        self, call: str, pair: Pair, _: Iterator[Any]
+    ) -> tuple[list[Cell], Verdict]:
         ours, theirs = pair.candidate, pair.reference
-        cells, is_consistent = _first_cells(name, pair)
+        cells, is_consistent = _first_cells(call, pair)
         if theirs is None:
             message = NO_BENCH if is_consistent else NO_BENCH + GRAD_INCONSISTENT
             cells += (*_EIGHT_UNMATCHED, *_numbers(ours), *_FOUR_UNMATCHED)
             cells += (is_consistent, UNMATCHED, message)
             return cells, "unmatched"
-        difference, is_far, is_unlike, is_open = difference_of(ours, theirs)
-        cells += (*difference, *_numbers(ours), *_numbers(theirs))
-        message = NEEDS_CHECK if is_far else ""
+        difference = difference_of(ours, theirs)
+        verdict = settle(judge_statistics(difference), call, ours.place)
+        cells += (*difference.cells, *_numbers(ours), *_numbers(theirs))
+        is_warned = difference.is_far and verdict == "failed"
+        message = NEEDS_CHECK if is_warned else MESSAGES.get(verdict, "")
         if not is_consistent:
             message += GRAD_INCONSISTENT
-        cells += (is_consistent, "Warning" if is_far else "", message)
-        if is_far or is_unlike:
-            return cells, "failed"
-        return cells, "open" if is_open else "passed"
+        cells += (is_consistent, "Warning" if is_warned else "", message)
+        return cells, verdict
 
-    def _md5_row(self, name: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], str]:
-        cells, is_consistent = _first_cells(name, pair)
+    def _md5_row(self, call: str, pair: Pair, _: Iterator[Any]) -> tuple[list[Cell], Verdict]:
+        cells, is_consistent = _first_cells(call, pair)
         ours = checksum_cell(pair.candidate)
         if pair.reference is None:
             cells += (ours, UNMATCHED, is_consistent, UNMATCHED)
             return cells, "unmatched"
         theirs = checksum_cell(pair.reference)
-        is_same = ours == theirs
-        cells += (ours, theirs, is_consistent, "Pass" if is_same else "Different")
-        return cells, "passed" if is_same else "failed"
+        verdict = settle("passed" if ours == theirs else "failed", call, pair.candidate.place)
+        cells += (ours, theirs, is_consistent, checksum_result(verdict))
+        return cells, verdict
 
     def _tensor_row(
-        self, name: str, pair: Pair, results: Iterator[Measured]
-    ) -> tuple[list[Cell], str]:
+        self, call: str, pair: Pair, results: Iterator[Measured]
+    ) -> tuple[list[Cell], Verdict]:
         ours, theirs = pair.candidate, pair.reference
-        cells, is_consistent = _first_cells(name, pair)
+        cells, is_consistent = _first_cells(call, pair)
         message = "" if is_consistent else GRAD_INCONSISTENT
-        numbers = UNSUPPORTED
+        measured = NOT_MEASURED
         if theirs is None:
             if ours.data_name is None:
                 message = NO_BENCH + message + NO_CANDIDATE_FILE
             else:
                 message += BENCH_UNMATCHED
         elif wants_data(pair):
-            numbers, why = next(results)
-            message += why
+            measured = next(results)
+            message += measured.message
         else:
             message += NO_CANDIDATE_FILE if ours.data_name is None else NO_BENCH_FILE
-        if self._is_fuzzy and theirs is not None and cells[0] != cells[1]:
+        if self._is_fuzzy and _has_other_name(call, pair):
             message += FUZZY
-        accuracy = reaches_accuracy(numbers[0], numbers[2])
-        cells += numbers
-        cells += (*_numbers(ours), *(_FOUR_UNMATCHED if theirs is None else _numbers(theirs)))
-        cells += (is_consistent, accuracy, message)
+        accuracy = settle(measured.verdict, call, ours.place)
+        verdict = accuracy
         if theirs is None:
-            return cells, "unmatched"
-        verdict = _VERDICTS[accuracy]
-        if verdict == "open" and ours.kind == "tensor" and difference_of(ours, theirs).is_unlike:
+            verdict = "unmatched"
+        elif accuracy == "open" and ours.kind == "tensor" and difference_of(ours, theirs).is_unlike:
             # A loss that is NaN on one side alone has no cosine, and is no agreement either.
-            verdict = "failed"
+            verdict = settle("failed", call, ours.place)
+        message = MESSAGES.get(verdict, "") + message
+        cells += measured.cells
+        cells += (*_numbers(ours), *(_FOUR_UNMATCHED if theirs is None else _numbers(theirs)))
+        cells += (is_consistent, ACCURACY[accuracy], message)
         return cells, verdict
 
 
 # The constructor that a NamedTuple writes in Python takes twice as long.
 _make_row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
-_VERDICTS = {"Yes": "passed", "No": "failed", "None": "open", "Unmatched": "unmatched"}
 _FOUR_UNMATCHED = (UNMATCHED,) * 4
 _EIGHT_UNMATCHED = (UNMATCHED,) * 8
 
 
-def _first_cells(name: str, pair: Pair) -> tuple[list[Cell], bool]:
+def _first_cells(own_call: str, pair: Pair) -> tuple[list[Cell], bool]:
     """Return names, dtypes, shapes and requires_grad, and whether the last agree."""
     ours, theirs = pair.candidate, pair.reference
+    name = row_name(own_call, ours)
     dtype, shape, grad = dtype_cell(ours), shape_cell(ours), requires_grad_cell(ours)
     if theirs is None:
         absent = UNMATCHED
@@ -206,6 +213,13 @@ def _first_cells(name: str, pair: Pair) -> tuple[list[Cell], bool]:
     other = requires_grad_cell(theirs)
     cells: list[Cell] = [name, other_name, dtype, other_dtype, shape, other_shape, grad, other]
     return cells, grad == other
+
+
+def _has_other_name(call: str, pair: Pair) -> bool:
+    theirs = pair.reference
+    if theirs is None:
+        return False
+    return row_name(call, pair.candidate) != row_name(pair.reference_call, theirs)
 
 
 def _numbers(leaf: Leaf) -> tuple[Cell, Cell, Cell, Cell]:

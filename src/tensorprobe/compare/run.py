@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe.compare.advise import by_the_table, write_advice
-from tensorprobe.compare.evidence import AskWho, PartEvidence
+from tensorprobe.compare.evidence import Answer, AskWho, PartEvidence
 from tensorprobe.compare.first_difference import add_answer, write_differences
 from tensorprobe.compare.inputs import (
     Inputs,
@@ -133,6 +133,7 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
     make_folder(output)
     timestamp = free_timestamp(output)
     results: list[PartResult] = []
+    answer: Answer | None = None
     nodes: dict[str, dict[str, Any]] = {}
     compared: list[tuple[str, PartEvidence]] = []
     try:
@@ -158,14 +159,14 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
                     nodes[node] = comparison.node
                 if options.ask_who is not None:
                     compared.append((node, comparison.evidence()))
-            answer = None
             if options.ask_who is not None:
                 seconds = time.process_time() - started
                 answer = options.ask_who([found for _, found in compared], seconds, problems)
     except KeyboardInterrupt as err:
         raise KeyboardInterrupt(_name_finished(pairs, results)) from err
-    if answer is not None and answer.advice:
-        results = [_advise_again(result, answer.advice) for result in results]
+    finally:
+        # Whatever ends the comparison: of the ranks that are compared the files are whole.
+        results = [_with_advice(result, answer) for result in results]
     extra = []
     if options.first_difference:
         extra.append(output / f"diff_analyze_{timestamp}.json")
@@ -216,13 +217,18 @@ def _name_some(labels: Sequence[str]) -> str:
     return ", ".join(labels[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _advise_again(result: PartResult, text: str) -> PartResult:
-    """Put what is known of the fault in place of what the first failure of a rank looks like."""
-    if result.advice is None:
+def _with_advice(result: PartResult, answer: Answer | None) -> PartResult:
+    """Write the advice on a rank, if it was asked for.
+
+    What is known of the fault stands in place of what the rank's first failure looks like.
+    """
+    advice = result.advice
+    if advice is None:
         return result
-    if result.tally.first_failure is None:
-        text = f"{result.advice.text} Yet {text}"
-    advice = result.advice._replace(text=text)
+    if answer is not None and answer.advice:
+        is_well = advice.failure is None
+        text = f"{advice.text} Yet {answer.advice}" if is_well else answer.advice
+        advice = replace(advice, text=text)
     write_advice(result.files[-1], by_the_table(advice, result.tally.late_failure))
     return replace(result, advice=advice)
 

@@ -19,6 +19,7 @@ from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import Tally
 from tensorprobe.report.compare_columns import Mode
 from tensorprobe.report.table import Cell, Table, new_report
+from tensorprobe.report.verdict_text import WORDS
 
 __all__ = ["inputs_table", "unmatched_table", "write_summary"]
 
@@ -95,7 +96,5 @@ def _outcome(options: Options, mode: Mode, tally: Tally) -> Iterator[tuple[str, 
     yield "call stacks", "if there are any" if options.stack is None else options.stack
     yield "formats", ", ".join(options.formats)
     yield "values compared", tally.compared
-    yield "passed", tally.passed
-    yield "failed", tally.failed
-    yield "without a verdict", tally.open
-    yield "values unmatched", tally.unmatched
+    for verdict, words in WORDS.items():
+        yield "values unmatched" if verdict == "unmatched" else words, tally.counts[verdict]

@@ -100,17 +100,17 @@ def measure_error_shape(
             furthest, worst = float(distances[place]), start + place
     relative = math.sqrt(errors / squares) if squares else math.inf if errors else 0.0
     return ErrorShape(
-        unequal,
-        nonfinite,
-        beyond,
-        furthest,
-        math.inf if nonfinite else relative,
-        products / squares if squares else 0.0,
-        worst,
-        float(ours[worst]),
-        float(theirs[worst]),
-        _kept_bits(ours),
-        _kept_bits(theirs),
+        unequal=unequal,
+        nonfinite=nonfinite,
+        beyond=beyond,
+        largest=furthest,
+        relative=math.inf if nonfinite else relative,
+        scale=products / squares if squares else 0.0,
+        worst=worst,
+        got=float(ours[worst]),
+        wanted=float(theirs[worst]),
+        bits=_kept_bits(ours),
+        reference_bits=_kept_bits(theirs),
     )
 
 

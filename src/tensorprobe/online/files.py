@@ -22,6 +22,7 @@ from tensorprobe.online.judging import CheckedOperator, JudgedOutput
 from tensorprobe.report.csv_table import GrowingCsv
 from tensorprobe.report.online_columns import ONLINE_TITLES
 from tensorprobe.report.table import Cell, reporting_trouble
+from tensorprobe.report.verdict_text import ACCURACY
 from tensorprobe.store.tensor_bytes import npy_pieces, write_whole_file
 from tensorprobe.summary.host import to_host
 from tensorprobe.system.clean_text import one_line
@@ -132,7 +133,7 @@ class OnlineFiles:
             cells[0],
             cells[2],
             cells[3],
-            output.accuracy,
+            ACCURACY[output.measured.verdict],
             self._stack_text(call.stack),
             one_line(" ".join(filter(None, (output.measured.message, judgement.message)))),
             _YES[output.verdict],

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 from tensorprobe.capture.dispatch_modes import without_dispatch_modes
-from tensorprobe.compare.judge import reaches_accuracy
-from tensorprobe.compare.measure import Measured, metrics_of
+from tensorprobe.compare.measure import NOT_MEASURED, Measured, metrics_of
 from tensorprobe.metrics.pair import PairNumbers, equal_pair
 from tensorprobe.metrics.statistics import measure_array
 from tensorprobe.names import ApiCall, Direction
@@ -63,8 +62,7 @@ class JudgedOutput:
         place: `output`, `output.1` of several, or `written.0` for an input that was written into.
         candidate: what the run got, on the CPU; None where there is none.
         reference: what the CPU makes of it.
-        measured: the metrics as cells.
-        accuracy: what the older rule says: Yes, No, None or Unmatched.
+        measured: the metrics as cells, and what the older rule says.
         verdict: what rounding says: pass, warning, error or SKIP.
         judgement: why.
         candidate_statistics: maximum, minimum and mean, where they are wanted.
@@ -75,7 +73,6 @@ class JudgedOutput:
     candidate: torch.Tensor | None
     reference: torch.Tensor | None
     measured: Measured
-    accuracy: str
     verdict: Verdict
     judgement: Judgement
     candidate_statistics: tuple[Any, ...] = _NO_STATISTICS
@@ -89,7 +86,10 @@ class JudgedOutput:
     @property
     def is_explained(self) -> bool:
         """Whether it misses the older rule, and rounding explains that."""
-        return self.accuracy in ("No", "Unmatched") and self.verdict in ("pass", "warning")
+        return self.measured.verdict in ("failed", "unmatched") and self.verdict in (
+            "pass",
+            "warning",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,20 +347,12 @@ def _judged(output: CheckedOutput, count: int, *, with_statistics: bool) -> Judg
     if count == 1 and place == "output.0":
         place = "output"
     if judgement.verdict == "SKIP" or ours is None or theirs is None:
-        accuracy = "None" if judgement.verdict == "SKIP" else "Unmatched"
-        measured = Measured(("unsupported",) * 6, "")
-        return JudgedOutput(place, ours, theirs, measured, accuracy, judgement.verdict, judgement)
+        is_skipped = judgement.verdict == "SKIP"
+        measured = NOT_MEASURED if is_skipped else NOT_MEASURED._replace(verdict="unmatched")
+        return JudgedOutput(place, ours, theirs, measured, judgement.verdict, judgement)
     numbers = _numbers_of(ours, theirs, judgement)
     measured = metrics_of(numbers, tuple(ours.shape))
-    judged = JudgedOutput(
-        place,
-        ours,
-        theirs,
-        measured,
-        reaches_accuracy(measured.cells[0], measured.cells[2]),
-        judgement.verdict,
-        judgement,
-    )
+    judged = JudgedOutput(place, ours, theirs, measured, judgement.verdict, judgement)
     if not (with_statistics or judged.has_failed or judged.is_explained):
         # Two passes more, for numbers at which nobody looks.
         return judged

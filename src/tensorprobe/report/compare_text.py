@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorprobe.report.lines import print_line, warn_line
+from tensorprobe.report.verdict_text import Verdict, count_words
 
 __all__ = ["PartSummary", "print_answer", "print_call", "print_summary", "show_progress"]
 
@@ -25,11 +27,7 @@ class PartSummary:
     Attributes:
         label: which rank and step.
         kind: what was compared: real data, statistics or checksums.
-        compared: how many values had a partner.
-        passed: how many agree.
-        failed: how many do not.
-        open: of how many nothing can be said.
-        unmatched: how many values of the candidate had no partner.
+        counts: how many values have which verdict.
         reference_only: how many calls and values only the reference has.
         examples: some of what is unmatched, and what comes nearest.
         first_failure: the name of the first value that fails.
@@ -39,16 +37,17 @@ class PartSummary:
 
     label: str
     kind: str
-    compared: int
-    passed: int
-    failed: int
-    open: int
-    unmatched: int
+    counts: Counter[Verdict]
     reference_only: int
     examples: tuple[str, ...]
     first_failure: str | None
     advice: str
     files: tuple[Path, ...]
+
+    @property
+    def unmatched(self) -> int:
+        """How many values of the candidate had no partner."""
+        return self.counts["unmatched"]
 
 
 def print_call(line: str) -> None:
@@ -86,13 +85,12 @@ def print_summary(
 
 
 def _print_many(parts: Sequence[PartSummary]) -> None:
-    total = sum(part.compared for part in parts)
     kinds = " and ".join(dict.fromkeys(part.kind for part in parts))
-    counts = _counts(
-        *(sum(getattr(part, name) for part in parts) for name in ("passed", "failed", "open"))
-    )
-    print_line(f"{len(parts)} ranks and steps: {total} values compared by {kinds}: {counts}")
-    shown = [part for part in parts if part.failed or part.unmatched or part.reference_only]
+    counts = sum((part.counts for part in parts), Counter())
+    print_line(f"{len(parts)} ranks and steps: {_words(counts, kinds)}")
+    shown = [
+        part for part in parts if part.counts["failed"] or part.unmatched or part.reference_only
+    ]
     for part in shown[:_LISTED]:
         _print_part(part)
     if len(shown) > _LISTED:
@@ -109,8 +107,7 @@ def _print_many(parts: Sequence[PartSummary]) -> None:
 
 
 def _print_part(part: PartSummary) -> None:
-    counts = _counts(part.passed, part.failed, part.open)
-    print_line(f"{part.label}: {part.compared} values compared by {part.kind}: {counts}")
+    print_line(f"{part.label}: {_words(part.counts, part.kind)}")
     if part.unmatched or part.reference_only:
         print_line(
             f"  unmatched: {part.unmatched} values of the candidate, "
@@ -118,7 +115,7 @@ def _print_part(part: PartSummary) -> None:
         )
         for example in part.examples:
             print_line(f"    {example}")
-        if part.unmatched > part.compared:
+        if part.unmatched > part.counts.total() - part.unmatched:
             print_line(
                 "    most values have no partner: are these runs of one model, captured alike? "
                 "--fuzzy matches calls whose numbers differ"
@@ -129,9 +126,11 @@ def _print_part(part: PartSummary) -> None:
         print_line(f"  {part.advice}")
 
 
-def _counts(passed: int, failed: int, undecided: int) -> str:
-    text = f"{passed} passed, {failed} failed"
-    return f"{text}, {undecided} without a verdict" if undecided else text
+def _words(counts: Counter[Verdict], kind: str) -> str:
+    compared = counts.copy()
+    del compared["unmatched"]
+    words = count_words(compared, always=("passed", "failed"))
+    return f"{compared.total()} values compared by {kind}: {words}"
 
 
 @contextmanager
