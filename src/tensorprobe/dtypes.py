@@ -19,6 +19,7 @@ import numpy.typing as npt
 __all__ = [
     "DTYPES",
     "EXACT_BITS",
+    "TF32_ROUNDOFF",
     "DType",
     "dtype_named",
     "dtype_of_numpy",
@@ -182,6 +183,10 @@ def roundoff_of(dtype: object) -> float:
     0.00390625
     """
     return 2.0 ** -significant_bits(dtype)
+
+
+TF32_ROUNDOFF = roundoff_of("torch.float16")
+"""Matrix units may round operands of float32: NVIDIA's TF32 keeps the bits of float16."""
 
 
 def dtype_of_numpy(dtype: np.dtype[Any]) -> DType | None:

@@ -417,7 +417,7 @@ def test_the_log_goes_into_a_file_although_a_bar_is_shown(
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"},
         ).returncode
     os.close(stderr)
-    shown = os.read(terminal, 1 << 16).decode()
+    shown = os.read(terminal, 1 << 16).decode(errors="replace")
     os.close(terminal)
     assert code == 0 and "%" in shown
     assert f"{RELU}: 1 passed, 1 failed" in log.read_text() and RELU not in shown

@@ -28,9 +28,9 @@ from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_inde
 from tensorprobe.blame.type_change import TypeChange, find_type_change
 from tensorprobe.blame.walk import Walk
 from tensorprobe.compare.measure import DataDistance
+from tensorprobe.dtypes import TF32_ROUNDOFF
 from tensorprobe.rounding.distance import CallAgreement
 from tensorprobe.rounding.explain import Unexplained
-from tensorprobe.rounding.floor import TF32
 from tensorprobe.store import RankDump
 
 __all__ = ["Context", "read_context"]
@@ -96,7 +96,9 @@ class Context:
     @property
     def work(self) -> float:
         """The roundoff that matrix products of this run work in, 0 for their own."""
-        return TF32 if ("matrix products", "torch.float32") in self.raised else self.walk.work
+        return (
+            TF32_ROUNDOFF if ("matrix products", "torch.float32") in self.raised else self.walk.work
+        )
 
     @property
     def basis(self) -> str:

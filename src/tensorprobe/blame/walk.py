@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.unseen import Unseen
-from tensorprobe.dtypes import roundoff_of
+from tensorprobe.dtypes import TF32_ROUNDOFF, roundoff_of
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ModuleCall, ParameterGradients, forward_of, parse_call
 from tensorprobe.operations.facts import EXACT, MANY_STEPS, MATRIX, UNINITIALISED
@@ -16,7 +16,6 @@ from tensorprobe.operations.spelling import is_compound, operation_of
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 from tensorprobe.rounding.explain import Background, Unexplained, explain_call
-from tensorprobe.rounding.floor import TF32
 from tensorprobe.rounding.peers import Peers
 
 __all__ = ["Walk"]
@@ -131,8 +130,8 @@ class Walk:
                 output.value == 0 and is_float(output.candidate) for output in agreement.outputs
             ):
                 return 0.0  # Operands of fewer bits move all that a call returns.
-            found = explain_call(pair, agreement, None, Background(), TF32)
-            return TF32 if found is None else 0.0
+            found = explain_call(pair, agreement, None, Background(), TF32_ROUNDOFF)
+            return TF32_ROUNDOFF if found is None else 0.0
         return 0.0
 
 

@@ -23,12 +23,11 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.dtypes import is_rounded, roundoff_of, significant_bits
+from tensorprobe.dtypes import TF32_ROUNDOFF, is_rounded, roundoff_of, significant_bits
 from tensorprobe.operations.facts import CONVOLUTIONS, MATRIX, ROUNDED_ONCE
 from tensorprobe.rounding import tolerances
 
 __all__ = [
-    "TF32",
     "Floor",
     "accumulation_roundoff",
     "half_ulp",
@@ -36,8 +35,7 @@ __all__ = [
     "working_roundoffs",
 ]
 
-# Matrix units may round their operands: NVIDIA's TF32 keeps the bits of float16, "medium" fewer.
-TF32 = roundoff_of("torch.float16")
+# Precision "medium" rounds operands of matrix products further than TF32 does.
 """The roundoff of operands that a matrix unit cuts down to TF32."""
 _MEDIUM = roundoff_of("torch.bfloat16")
 
@@ -57,10 +55,10 @@ def working_roundoffs(operation: str, phase: str, dtype: torch.dtype) -> tuple[f
     own, accumulate = roundoff_of(dtype), accumulation_roundoff(dtype)
     if rounds_once(operation, phase):
         if operation in MATRIX and dtype == torch.float32:
-            return (accumulate, TF32, _MEDIUM)
+            return (accumulate, TF32_ROUNDOFF, _MEDIUM)
         return (accumulate,) if own == accumulate else (accumulate, own)
     if operation in MATRIX and dtype == torch.float32:
-        return (own, TF32, _MEDIUM)
+        return (own, TF32_ROUNDOFF, _MEDIUM)
     return (own,)
 
 
