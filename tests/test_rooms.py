@@ -41,11 +41,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "summary": GROUND | {"metrics"},
     "capture": GROUND | {"config", "summary", "store", "older_tools"},
     "report": {"system", "errors", "records"},
-    "compare": GROUND | {"store", "metrics", "report"},
+    "pairing": GROUND | {"store"},
+    "compare": GROUND | {"pairing", "store", "metrics", "report"},
     "replay": GROUND | {"summary", "store"},
     "rounding": GROUND,
     "precheck": GROUND | {"rounding", "replay", "summary", "store", "metrics", "report"},
-    "blame": GROUND | {"rounding", "replay", "compare", "store", "metrics", "report"},
+    "blame": GROUND | {"rounding", "replay", "compare", "pairing", "store", "metrics", "report"},
     "overflow": GROUND | {"replay", "precheck", "store", "report"},
     "online": GROUND
     | {

@@ -10,8 +10,8 @@ import pytest
 
 from tensorprobe import DumpWriter, open_dump
 from tensorprobe.blame.agreement import Meter, statistics_key
-from tensorprobe.blame.order import pair_calls
 from tensorprobe.blame.sides import Side
+from tensorprobe.pairing.call_pairs import pair_calls
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
 PLAIN = TensorValue("torch.float32", (2, 2), 4.0, -2.0, 1.0, 5.0)

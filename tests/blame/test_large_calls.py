@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.blame import blame, select
-from tensorprobe.blame.order import CallPair, pair_calls
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.split import split_call
+from tensorprobe.pairing.call_pairs import CallPair, pair_calls
 
 
 def record(folder: Path, kernels: Kernels) -> Side:

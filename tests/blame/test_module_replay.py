@@ -13,9 +13,9 @@ from torch import nn
 
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.blame import blame
-from tensorprobe.blame.order import pair_calls
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.split import split_call
+from tensorprobe.pairing.call_pairs import pair_calls
 
 BUILT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dilated": (lambda: nn.Conv1d(4, 6, 3, dilation=2, padding=2), (3, 4, 20)),

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from tensorprobe import PrecisionDebugger, open_dump
-from tensorprobe.blame.order import CallPair, pair_calls
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.split import split_call
 from tensorprobe.errors import RebuildError
+from tensorprobe.pairing.call_pairs import CallPair, pair_calls
 
 
 def run_of(folder: Path, level: str = "L1") -> Side:

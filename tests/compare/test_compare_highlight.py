@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from small_dumps import call, compare_rows, tensor, write_dump
 
+from tensorprobe.compare.call_rows import CallRows, Row
 from tensorprobe.compare.highlight import Highlighter
-from tensorprobe.compare.pairs import CallRows, Pair, Row
+from tensorprobe.pairing.match import Pair
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.verdict_text import Verdict
 from tensorprobe.store import Leaf

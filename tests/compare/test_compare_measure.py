@@ -83,7 +83,7 @@ def test_what_is_measured_is_let_go(tmp_path: Path) -> None:
     )
     theirs = tmp_path / "b"
     shutil.copytree(ours, theirs)
-    from tensorprobe.compare.match import Matcher
+    from tensorprobe.pairing.match import Matcher
     from tensorprobe.store import open_dump
 
     pair = [open_dump(side).parts[0] for side in (ours, theirs)]

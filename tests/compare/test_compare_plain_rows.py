@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tensorprobe.compare.pairs import MatchedCall, Pair, Row
+from tensorprobe.compare.call_rows import Row
 from tensorprobe.compare.plain_rows import PlainRows, load_plain_rows
 from tensorprobe.compare.rows import RowMaker
+from tensorprobe.pairing.match import MatchedCall, Pair
 from tensorprobe.store import Leaf
 
 CALL = "Torch.add.0.forward"

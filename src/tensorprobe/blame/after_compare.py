@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprobe.compare.evidence import Answer, PartEvidence
 from tensorprobe.compare.inputs import read_inputs
-from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.errors import TensorprobeError
+from tensorprobe.pairing.run_order import is_filled_later
 
 if TYPE_CHECKING:
     from tensorprobe.blame.conclusion import Conclusion

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tensorprobe.blame.buffers import is_buffer
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.sides import Side
-from tensorprobe.compare.match import Pair
 from tensorprobe.compare.measure import DataDistance, Measurer
-from tensorprobe.records import Leaf, TensorValue
+from tensorprobe.pairing.call_pairs import CallPair
+from tensorprobe.pairing.match import Pair
+from tensorprobe.records import TensorValue
 from tensorprobe.rounding.distance import (
     CallAgreement,
     Distance,
@@ -18,6 +19,7 @@ from tensorprobe.rounding.distance import (
     statistics_distance,
     statistics_distances,
 )
+from tensorprobe.rounding.recorded import agree_as_recorded
 from tensorprobe.store.leaves import flat_leaf
 
 __all__ = [
@@ -29,9 +31,17 @@ __all__ = [
 StatisticsKey = tuple[int, float, float, float, float]
 
 
-# What a pass over the calls finds: the place, both tensors, and whether it is a result.
-_Found = tuple[str, TensorValue, TensorValue, bool]
 _AT_ONCE = 512
+
+
+class _Found(NamedTuple):
+    """What a pass over the calls finds: two tensors at a place, and what they are."""
+
+    place: str
+    mine: TensorValue
+    other: TensorValue
+    is_output: bool
+    is_transposed: bool
 
 
 class Meter:
@@ -54,6 +64,7 @@ class Meter:
         known: Mapping[tuple[str, str], DataDistance] | None = None,
     ) -> None:
         self._rank = candidate.part.info.rank
+        self._tools_differ = candidate.part.info.tool != reference.part.info.tool
         self._measurer = Measurer(candidate.part, reference.part)
         self._measurer.distances.update(known or {})
         self._by_statistics: dict[tuple[StatisticsKey, StatisticsKey], float] = {}
@@ -67,7 +78,7 @@ class Meter:
             inputs: list[Distance] = []
             outputs: list[Distance] = []
             for item in items:
-                (outputs if item[3] else inputs).append(self._distance(item))
+                (outputs if item.is_output else inputs).append(self._distance(item))
             # What only the reference has may carry the name of another call of the candidate's.
             if items or name not in agreements:
                 agreements[name] = CallAgreement(tuple(inputs), tuple(outputs))
@@ -77,8 +88,9 @@ class Meter:
         """Read what is not known yet, on all cores."""
         wanted: dict[tuple[str, str], Pair] = {}
         seen: set[tuple[StatisticsKey, StatisticsKey]] = set()
-        for _, mine, other, is_output in found:
-            if mine.data_name is None or other.data_name is None or mine.shape != other.shape:
+        for item in found:
+            _, mine, other, is_output, is_transposed = item
+            if mine.data_name is None or other.data_name is None or not _has_one_shape(item):
                 continue
             names = (mine.data_name, other.data_name)
             keys = _keys_of(mine, other)
@@ -86,14 +98,14 @@ class Meter:
             if keys is not None:
                 seen.add(keys)
             if not is_known:
-                wanted[names] = Pair(flat_leaf("", mine), flat_leaf("", other), "")
+                wanted[names] = Pair(flat_leaf("", mine), flat_leaf("", other), "", is_transposed)
         pairs = list(wanted.values())
         for start in range(0, len(pairs), _AT_ONCE):
             self._measurer.measure_all(pairs[start : start + _AT_ONCE])
 
     def _distance(self, found: _Found) -> Distance:
-        place, mine, other, _ = found
-        if mine.shape != other.shape:
+        place, mine, other = found[:3]
+        if not _has_one_shape(found):
             return Distance(place, math.inf, "shape", mine, other)
         if mine.data_name is not None and other.data_name is not None:
             return Distance(place, self._data_distance(mine, other), "data", mine, other)
@@ -102,6 +114,8 @@ class Meter:
                 return Distance(place, 0.0, "checksum", mine, other)
             if mine.norm is None or other.norm is None:
                 return Distance(place, math.nan, "checksum", mine, other)
+        if agree_as_recorded(mine, other, tools_differ=self._tools_differ):
+            return Distance(place, 0.0, "statistics", mine, other)
         averages = statistics_distances(mine, other)[1]
         return Distance(
             place, statistics_distance(mine, other), "statistics", mine, other, averages
@@ -124,25 +138,25 @@ class Meter:
 
 
 def _tensors_of(pair: CallPair, rank: int | None) -> Iterator[_Found]:
-    if pair.candidate is None or pair.reference is None:
+    call = pair.candidate
+    if call is None or pair.reference is None:
         return
-    theirs = {_place(leaf): leaf.value for leaf in pair.reference.leaves()}
-    for leaf in pair.candidate.leaves():
-        mine, place = leaf.value, _place(leaf)
-        other = theirs.get(place)
+    for place, leaf, partner, is_transposed, _ in pair.values():
+        if leaf is None or partner is None or is_buffer(call, leaf, place, rank):
+            continue
+        mine, other = leaf.value, partner.value
         if isinstance(mine, TensorValue) and isinstance(other, TensorValue):
-            if is_buffer(pair.candidate, leaf, place, rank):
-                continue
-            yield place, mine, other, leaf.section in ("output", "")
+            yield _Found(place, mine, other, leaf.section in ("output", ""), is_transposed)
+
+
+def _has_one_shape(found: _Found) -> bool:
+    shape = found.other.shape
+    return found.mine.shape == (shape[::-1] if found.is_transposed else shape)
 
 
 def _keys_of(mine: TensorValue, other: TensorValue) -> tuple[StatisticsKey, StatisticsKey] | None:
     ours, theirs = statistics_key(mine), statistics_key(other)
     return None if ours is None or theirs is None else (ours, theirs)
-
-
-def _place(leaf: Leaf) -> str:
-    return ".".join((leaf.section, *leaf.path)) if leaf.section else ".".join(leaf.path)
 
 
 def statistics_key(value: TensorValue) -> StatisticsKey | None:

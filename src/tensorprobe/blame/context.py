@@ -18,17 +18,17 @@ from tensorprobe.blame.changed_arguments import find_changed_arguments
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.lone_calls import Consequences, find_consequences
-from tensorprobe.blame.order import CallPair, kinds_of_both, open_sides, pair_calls
 from tensorprobe.blame.replays import Replays
 from tensorprobe.blame.same_model import Mismatch, find_mismatch
 from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.sides import Side, open_sides
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
 from tensorprobe.blame.type_change import TypeChange, find_type_change
 from tensorprobe.blame.walk import Walk
 from tensorprobe.compare.measure import DataDistance
 from tensorprobe.dtypes import TF32_ROUNDOFF
+from tensorprobe.pairing.call_pairs import CallPair, kinds_of_both, pair_calls
 from tensorprobe.rounding.distance import CallAgreement
 from tensorprobe.rounding.explain import Unexplained
 from tensorprobe.store import RankDump

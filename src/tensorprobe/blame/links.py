@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorprobe.blame.agreement import StatisticsKey, statistics_key
-from tensorprobe.blame.order import phase_of
+from tensorprobe.pairing.run_order import phase_of
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.rounding.distance import is_float
 

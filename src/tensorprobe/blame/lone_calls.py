@@ -16,10 +16,10 @@ from typing import Literal
 
 from tensorprobe.blame.agreement import statistics_key
 from tensorprobe.blame.links import Links, Use
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.start import is_parameter
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.names import is_parameter_gradients
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 

@@ -17,11 +17,11 @@ from typing import Any
 from tensorprobe.blame.call_split import CallSplit
 from tensorprobe.blame.effort import Effort, computing_time, note_computing
 from tensorprobe.blame.links import Use
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.select import ReplayPlan
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.suspicion import find_suspicions
 from tensorprobe.errors import RebuildError, TensorprobeError
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.replay.pool import Order, run_orders
 
 __all__ = ["Replays"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from tensorprobe.blame.order import CallPair
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.records import CallRecord, ListValue, ScalarValue, TensorValue
 
 __all__ = ["KEPT_ROWS", "cut_inputs", "rows_of"]

@@ -26,9 +26,10 @@ from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.blame.uncompared import count_uncompared, find_uncompared
 from tensorprobe.blame.words import distance_words
 from tensorprobe.compare.evidence import PartEvidence
-from tensorprobe.compare.inputs import name_inputs, pair_parts
+from tensorprobe.compare.inputs import name_inputs
 from tensorprobe.errors import ConfigError, DumpError, NameFormatError
 from tensorprobe.names import forward_of
+from tensorprobe.pairing.ranks import pair_parts
 from tensorprobe.replay.memory import require_memory
 from tensorprobe.rounding.distance import Distance
 from tensorprobe.store import open_dump

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorprobe.blame.call_split import results_of
-from tensorprobe.blame.order import CallPair
 from tensorprobe.operations.facts import PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.rounding import tolerances
 

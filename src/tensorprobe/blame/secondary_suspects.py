@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tensorprobe.blame.agreement import StatisticsKey, statistics_key
-from tensorprobe.blame.order import forward_name
 from tensorprobe.blame.ranks import RankSuspect
 from tensorprobe.errors import NameFormatError
+from tensorprobe.pairing.run_order import forward_name
 from tensorprobe.rounding.distance import is_float
 
 __all__ = ["drop_secondary_suspects"]

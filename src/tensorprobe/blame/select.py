@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorprobe.blame.order import CallPair, forward_name
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.operations.facts import EXACT, MATRIX
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
+from tensorprobe.pairing.run_order import forward_name
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance
 from tensorprobe.rounding.explain import Unexplained

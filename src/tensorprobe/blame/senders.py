@@ -9,13 +9,13 @@ import torch
 
 from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.links import Use
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import replay_backward
 from tensorprobe.blame.rules.unrecorded_gradient import backward_of, shortest_roundoff
 from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.operations.facts import MATRIX
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.rounding import tolerances
 

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import is_call_name
+from tensorprobe.pairing.partners import pair_in_order
+from tensorprobe.pairing.run_order import forward_name, in_run_order, phase_of
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.store import RankDump
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Side"]
+__all__ = ["Side", "open_sides"]
+
+# Of a part of a run: the beginning, which tells what it was fed with, and what led up to the part.
+_BEGINNING = 50
+_LEAD = 200
 
 
 class _CallsOnDemand(Mapping[str, CallRecord]):
@@ -100,3 +106,50 @@ class Side:
         """Let go of the data of the calls that were looked at."""
         self._loaded.clear()
         self._cut, self._rows = frozenset(), None
+
+
+def open_sides(
+    candidate: RankDump, reference: RankDump, *, most: int | None, first: str | None
+) -> tuple[Side, Side, int]:
+    """Read the calls of one rank of both runs.
+
+    Args:
+        candidate: the run under test.
+        reference: the trusted run.
+        most: how many calls are read, in the order of the run; None: all.
+        first: the first call of which something differs, where that is known: before it there is
+            nothing to be found.
+
+    Returns:
+        Both sides, and how many calls were left out.
+    """
+    if most is None or len(candidate) <= most:
+        return Side(candidate), Side(reference), 0
+    ours, theirs = (
+        in_run_order(filter(is_call_name, part.names)) for part in (candidate, reference)
+    )
+    partners = pair_in_order(ours, theirs)
+    beginning, lead = min(_BEGINNING, most // 4), min(_LEAD, most // 4)
+    start = max(0, ours.index(first) - lead) if first is not None and first in candidate else 0
+    if start <= beginning:
+        start, kept = 0, ours[:most]
+    else:
+        kept = [*ours[:beginning], *ours[start : start + most - beginning]]
+    # A backward call is judged and replayed with its forward call.
+    kept += [forward_name(name) for name in kept if phase_of(name) == "backward"]
+    wanted = set(kept)
+    chosen = [name for name in candidate.names if name in wanted]
+    paired = {partners[name] for name in kept if name in partners}
+    # What only the reference has stands behind a call that both have.
+    only = set(theirs) - set(partners.values())
+    others, is_inside = [], start == 0
+    for name in reference.names:
+        if name in paired:
+            is_inside = True
+            others.append(name)
+        elif name in only:
+            if is_inside:
+                others.append(name)
+        else:
+            is_inside = False
+    return Side(candidate, chosen), Side(reference, others), len(ours) - len(chosen)

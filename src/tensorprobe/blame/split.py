@@ -31,7 +31,6 @@ from tensorprobe.blame.module_replay import (
     replay_module_backward,
     replay_module_forward,
 )
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.replay import (
     Prepare,
     Readings,
@@ -52,6 +51,7 @@ from tensorprobe.names import (
 )
 from tensorprobe.operations.facts import MATRIX, PLACES_ALONE, is_exact
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.rounding.distance import is_float
 from tensorprobe.rounding.floor import (
@@ -91,7 +91,7 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     Raises:
         RebuildError: the call cannot be replayed.
     """
-    ours, theirs = pair.candidate, pair.reference
+    ours, theirs = pair.candidate, pair.aligned_reference()
     if ours is None or theirs is None:
         raise RebuildError(f"{pair.name}: only one run has it")
     if rows_of(pair):

@@ -15,10 +15,10 @@ from typing import Literal
 
 from tensorprobe.blame.agreement import statistics_key
 from tensorprobe.blame.links import Links, Use
-from tensorprobe.blame.order import CallPair
 from tensorprobe.dtypes import roundoff_of, significant_bits
 from tensorprobe.operations.facts import LOSSES, PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 

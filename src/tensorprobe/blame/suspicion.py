@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensorprobe.blame.call_split import CallSplit, OutputSplit
-from tensorprobe.blame.order import Phase, forward_name, phase_of
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.operations.facts import MATRIX, NORMS
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.run_order import Phase, forward_name, phase_of
 from tensorprobe.rounding import tolerances
 
 __all__ = ["Suspicion", "find_suspicions", "working_index"]

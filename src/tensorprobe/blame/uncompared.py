@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tensorprobe.blame.context import Context
-from tensorprobe.blame.order import CallPair, kinds_of_both
+from tensorprobe.pairing.call_pairs import CallPair, kinds_of_both
+from tensorprobe.pairing.gradient_order import OTHER_GRADIENTS
 from tensorprobe.records import (
-    CallRecord,
     DeviceValue,
     DictValue,
     GroupValue,
@@ -60,24 +60,17 @@ def _of_pair(pair: CallPair, kinds: Iterable[bool]) -> Iterator[str]:
             whose = "reference" if pair.candidate is None else "candidate"
             yield f"only the {whose} has {pair.name}"
         return
-    ours, theirs = _values_of(pair.candidate), _values_of(pair.reference)
-    if ours.keys() == theirs.keys() and all(map(_is_plain_pair, ours.values(), theirs.values())):
-        return
-    for place in dict.fromkeys((*ours, *theirs)):
-        if place not in ours or place not in theirs:
-            whose = "candidate" if place in ours else "reference"
-            yield f"only the {whose} has {pair.name}.{place}"
-            continue
-        mine, other = ours[place], theirs[place]
-        if not _is_plain_pair(mine, other):
-            yield f"{pair.name}.{place} is {_words(mine)} against {_words(other)}"
-
-
-def _values_of(call: CallRecord) -> dict[str, Value]:
-    return {
-        ".".join((leaf.section, *leaf.path) if leaf.section else leaf.path): leaf.value
-        for leaf in call.leaves(with_empty=True)
-    }
+    for value in pair.values():
+        where = f"{pair.name}.{value.place}"
+        mine, other = value.candidate, value.reference
+        if value.is_apart:
+            if mine is not None and isinstance(mine.value, TensorValue):
+                yield f"{where}: {OTHER_GRADIENTS}"
+        elif mine is None or other is None:
+            whose = "reference" if mine is None else "candidate"
+            yield f"only the {whose} has {where}"
+        elif not _is_plain_pair(mine.value, other.value):
+            yield f"{where} is {_words(mine.value)} against {_words(other.value)}"
 
 
 def _is_plain_pair(mine: Value, other: Value) -> bool:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 
 from tensorprobe.blame.agreement import StatisticsKey, statistics_key
-from tensorprobe.blame.order import CallPair
 from tensorprobe.dtypes import EXACT_BITS, roundoff_of, significant_bits
 from tensorprobe.operations.facts import GATES, PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 

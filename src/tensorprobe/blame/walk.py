@@ -6,13 +6,13 @@ import bisect
 import math
 from collections.abc import Mapping, Sequence
 
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.unseen import Unseen
 from tensorprobe.dtypes import TF32_ROUNDOFF, roundoff_of
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ModuleCall, ParameterGradients, forward_of, parse_call
 from tensorprobe.operations.facts import EXACT, MANY_STEPS, MATRIX, UNINITIALISED
 from tensorprobe.operations.spelling import is_compound, operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 from tensorprobe.rounding.explain import Background, Unexplained, explain_call

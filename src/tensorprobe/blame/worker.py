@@ -20,27 +20,24 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.blame.links import Use
-    from tensorprobe.blame.order import CallPair
     from tensorprobe.blame.replay import threads_for
     from tensorprobe.blame.senders import find_sender
     from tensorprobe.blame.sides import Side
     from tensorprobe.blame.split import split_call
     from tensorprobe.errors import RebuildError
+    from tensorprobe.pairing.call_pairs import pair_records
+    from tensorprobe.pairing.gradient_order import recorder_of_nodes
     from tensorprobe.store import open_dump
 
     warm_up(torch.device("cpu"))
     parts = [open_dump(Path(settings[key])).parts[0] for key in ("candidate", "reference")]
     ours, theirs = (Side(part, on_demand=True) for part in parts)
+    of_node = recorder_of_nodes(parts[0].info, parts[1].info)
     told = [len(part.known_gaps) for part in parts]
 
     def replay(order: dict[str, Any]) -> Answer:
-        pair = CallPair(
-            order["position"],
-            order["name"],
-            order["phase"],
-            ours.calls[order["candidate"]],
-            theirs.calls[order["reference"]],
-        )
+        mine, other = ours.calls[order["candidate"]], theirs.calls[order["reference"]]
+        pair = pair_records(order["position"], mine, other, of_node)
         if order["kind"] == "sender":
             uses = [Use(*use) for use in order["uses"]]
             return {"sender": find_sender(pair, uses, ours, theirs, order["work"])}

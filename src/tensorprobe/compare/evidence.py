@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tensorprobe.compare.judge import meaningless_as
 from tensorprobe.compare.measure import DataDistance
-from tensorprobe.compare.pairs import MatchedCall, Pair
+from tensorprobe.pairing.match import MatchedCall, Pair
 from tensorprobe.store import RankDump
 
 __all__ = ["Answer", "AskWho", "PartEvidence", "look_at"]

@@ -12,10 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from tensorprobe.compare.call_rows import CallRows
 from tensorprobe.compare.evidence import Answer
-from tensorprobe.compare.leaves import row_name, state_of
-from tensorprobe.compare.pairs import CallRows
-from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import (
     ApiCall,
@@ -24,6 +22,8 @@ from tensorprobe.names import (
     is_saved_value,
     parse_call,
 )
+from tensorprobe.pairing.run_order import is_filled_later
+from tensorprobe.pairing.value_names import row_name, state_of
 from tensorprobe.report.table import new_report
 from tensorprobe.report.value_text import json_number
 from tensorprobe.store import RankDump

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tensorprobe.compare.pairs import CallRows, Row
+from tensorprobe.compare.call_rows import CallRows, Row
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.table import Cell, Fill, Lines
 

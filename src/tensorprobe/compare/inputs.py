@@ -1,4 +1,4 @@
-"""What is to be compared: two dumps, given by their paths or by a compare.json; ranks in pairs.
+"""What is to be compared: two dumps, given by their paths or by a compare.json.
 
 A compare.json may also come as a dict: it is what the functions of the older tools took.
 """
@@ -6,24 +6,20 @@ A compare.json may also come as a dict: it is what the functions of the older to
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorprobe.errors import ConfigError, DumpError
-from tensorprobe.store import Dump, RankDump
-from tensorprobe.store.locate import data_folders_of, place_of
+from tensorprobe.store.locate import data_folders_of
 from tensorprobe.system.text_file import read_json, read_yaml, show_path
 
 __all__ = [
     "Inputs",
-    "PartPair",
     "is_compare_json",
     "name_inputs",
-    "pair_parts",
     "read_inputs",
-    "read_mapping",
 ]
 
 # Each field under the names that it had over the years, the newest first.
@@ -242,93 +238,3 @@ def _given(raw: Mapping[str, Any], key: str, where: str, beside: Path) -> Path:
     except (OSError, ValueError) as err:
         raise ConfigError(f"{where}: {key} is no path that can exist: {err}") from err
     return beside / path if is_beside else path
-
-
-def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read a mapping file: names of the candidate's values to names of the reference's.
-
-    Raises:
-        ConfigError: it cannot be read or is no such mapping.
-    """
-    where = show_path(path)
-    raw = read_yaml(path, error=ConfigError)
-    if not isinstance(raw, dict) or not raw:
-        raise ConfigError(f"{where}: wanted lines such as 'name of one value: name of another'")
-    for key, value in raw.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise ConfigError(f"{where}: {key!r}: {value!r} is no pair of names")
-    return raw
-
-
-class PartPair(NamedTuple):
-    """The dumps of one rank and step of both runs."""
-
-    candidate: RankDump
-    reference: RankDump
-
-
-def pair_parts(candidate: Dump, reference: Dump) -> tuple[list[PartPair], list[str]]:
-    """Pair the ranks of two dumps by number; what has no partner, or cannot be opened, is named.
-
-    A single part on each side is a pair whatever its rank and step: it was meant, unless others
-    could not be opened.
-    """
-    ours, theirs = _distinct(candidate.parts), _distinct(reference.parts)
-    unopened = (*candidate.unopened, *reference.unopened)
-    if len(candidate.parts) == len(reference.parts) == 1 and not unopened:
-        return [PartPair(candidate.parts[0], reference.parts[0])], []
-    drops_step = len(candidate.steps) == len(reference.steps) == 1
-    our_lost, their_lost = _Unopened(candidate, drops_step), _Unopened(reference, drops_step)
-    pairs = []
-    problems = []
-    waiting = {_key(part, position, drops_step): part for position, part in theirs}
-    for position, part in ours:
-        partner = waiting.pop(_key(part, position, drops_step), None)
-        if partner is None:
-            why = "is not in the reference; it was not compared"
-            problems.append(f"{part.label} {their_lost.explain(part) or why}")
-        else:
-            pairs.append(PartPair(part, partner))
-    for part in waiting.values():
-        problems.append(f"{part.label} {our_lost.explain(part) or 'is not in the candidate'}")
-    return pairs, [*our_lost.unexplained(), *their_lost.unexplained(), *problems]
-
-
-class _Unopened:
-    """What of one run could not be opened: told once, where its partner is missed if it is."""
-
-    def __init__(self, dump: Dump, drops_step: bool) -> None:
-        self._drops_step = drops_step
-        self._gaps = {gap: place_of(gap) for gap in dump.unopened}
-
-    def explain(self, part: RankDump) -> str | None:
-        """Say why the other run's part has no partner here; None if nobody knows."""
-        for gap, place in self._gaps.items():
-            is_step = self._drops_step or place.step == part.info.step
-            if is_step and place.rank == part.info.rank:
-                del self._gaps[gap]
-                return f"was not compared: {gap}"
-        return None
-
-    def unexplained(self) -> Iterator[str]:
-        """Yield a line for whatever is left."""
-        return map(str, self._gaps)
-
-
-def _distinct(parts: Sequence[RankDump]) -> list[tuple[int, RankDump]]:
-    """Number the parts that have no rank: process ids differ from run to run."""
-    numbered = []
-    count: dict[tuple[Any, ...], int] = {}
-    for part in parts:
-        group = (part.info.step, part.info.level == "debug")
-        position = count.get(group, 0)
-        if part.info.rank is None:
-            count[group] = position + 1
-        numbered.append((position, part))
-    return numbered
-
-
-def _key(part: RankDump, position: int, drops_step: bool) -> tuple[Any, ...]:
-    info = part.info
-    place = ("rank", info.rank) if info.rank is not None else ("position", position)
-    return (None if drops_step else info.step, info.level == "debug", *place)

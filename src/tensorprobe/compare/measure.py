@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.judge import judge_accuracy
-from tensorprobe.compare.pairs import Pair
 from tensorprobe.dtypes import dtype_named
 from tensorprobe.errors import DumpError
 from tensorprobe.metrics.pair import (
@@ -27,6 +26,7 @@ from tensorprobe.metrics.pair import (
     scalar_errors,
 )
 from tensorprobe.metrics.pair_stream import MeasuredPair, PairSource, measure_pairs
+from tensorprobe.pairing.match import Pair
 from tensorprobe.report.verdict_text import Verdict
 from tensorprobe.store import Leaf, RankDump
 from tensorprobe.tensor_data import TensorData

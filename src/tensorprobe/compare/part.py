@@ -18,20 +18,21 @@ from threading import Thread
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorprobe.compare.advise import Failure, advise
+from tensorprobe.compare.call_rows import CallRows
 from tensorprobe.compare.cells import is_plain, number_cell
 from tensorprobe.compare.evidence import PartEvidence, look_at
 from tensorprobe.compare.first_difference import FirstDifference
 from tensorprobe.compare.highlight import Highlighter
-from tensorprobe.compare.inputs import PartPair
-from tensorprobe.compare.leaves import row_name
-from tensorprobe.compare.match import Matcher
 from tensorprobe.compare.measure import DataDistance, Measured, Measurer, bytes_of
 from tensorprobe.compare.options import Options
-from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair
+from tensorprobe.compare.plain_rows import load_plain_rows
 from tensorprobe.compare.result import PartResult, Tally
 from tensorprobe.compare.rows import RowMaker, is_recorded, wants_data
-from tensorprobe.compare.run_order import is_filled_later
 from tensorprobe.compare.sheets import inputs_table, unmatched_table, write_summary
+from tensorprobe.pairing.match import MatchedCall, Matcher, Pair
+from tensorprobe.pairing.ranks import PartPair
+from tensorprobe.pairing.run_order import is_filled_later
+from tensorprobe.pairing.value_names import row_name
 from tensorprobe.records import Gap
 from tensorprobe.report.compare_columns import Mode, columns_of
 from tensorprobe.report.csv_table import write_csv
@@ -131,8 +132,13 @@ class PartComparison:
         self._row_count = 0
         self.node: dict[str, Any] | None = None
         self._stacks = pair.candidate if has_stack else None
+        plain = load_plain_rows()
         self._matcher = Matcher(
-            pair.candidate, pair.reference, fuzzy=options.fuzzy, mapping=options.mapping
+            pair.candidate,
+            pair.reference,
+            fuzzy=options.fuzzy,
+            mapping=options.mapping,
+            pair_alike=None if plain is None else plain.alike_pairs,
         )
         self._fills: dict[int | tuple[int, int], Fill] = {}
         self._differences: FirstDifference | None = None

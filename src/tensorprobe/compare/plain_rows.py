@@ -10,10 +10,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
+from tensorprobe.compare.call_rows import Row
 from tensorprobe.compare.cells import shape_text
 from tensorprobe.compare.judge import GRAD_INCONSISTENT, NEEDS_CHECK
-from tensorprobe.compare.leaves import state_at
-from tensorprobe.compare.pairs import Pair, Row
+from tensorprobe.pairing.match import Pair
+from tensorprobe.pairing.value_names import state_at
 from tensorprobe.store.leaves import Leaf
 from tensorprobe.system.extensions import load_compiled
 from tensorprobe.system.powers_of_ten import powers_of_ten

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
+from tensorprobe.compare.call_rows import CallRows, Row
 from tensorprobe.compare.cells import (
     UNMATCHED,
     checksum_cell,
@@ -30,11 +31,11 @@ from tensorprobe.compare.judge import (
     judge_statistics,
     settle,
 )
-from tensorprobe.compare.leaves import row_name, state_of
 from tensorprobe.compare.measure import NOT_MEASURED, Measured
-from tensorprobe.compare.pairs import CallRows, MatchedCall, Pair, Row
 from tensorprobe.compare.plain_rows import load_plain_rows
 from tensorprobe.names import is_forward
+from tensorprobe.pairing.match import MatchedCall, Pair
+from tensorprobe.pairing.value_names import row_name, state_of
 from tensorprobe.report.compare_columns import Mode
 from tensorprobe.report.table import Cell
 from tensorprobe.report.verdict_text import ACCURACY, MESSAGES, Verdict, checksum_result

@@ -20,16 +20,15 @@ from tensorprobe.compare.evidence import Answer, AskWho, PartEvidence
 from tensorprobe.compare.first_difference import add_answer, write_differences
 from tensorprobe.compare.inputs import (
     Inputs,
-    PartPair,
     is_compare_json,
     name_inputs,
-    pair_parts,
-    read_mapping,
 )
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.part import PartComparison, PartFiles
 from tensorprobe.compare.result import ComparisonResult, PartResult
 from tensorprobe.errors import ConfigError, DumpError, ReportError, TensorprobeError
+from tensorprobe.pairing.mapping import read_mapping
+from tensorprobe.pairing.ranks import PartPair, pair_parts
 from tensorprobe.report.result_folder import free_timestamp, make_folder
 from tensorprobe.store import Dump, open_dump
 from tensorprobe.store.json_text import collector_paused

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tensorprobe._version import __version__
-from tensorprobe.compare.inputs import PartPair
-from tensorprobe.compare.match import Matcher
 from tensorprobe.compare.options import Options
 from tensorprobe.compare.result import Tally
+from tensorprobe.pairing.match import Matcher
+from tensorprobe.pairing.ranks import PartPair
 from tensorprobe.report.compare_columns import Mode
 from tensorprobe.report.table import Cell, Table, new_report
 from tensorprobe.report.verdict_text import WORDS

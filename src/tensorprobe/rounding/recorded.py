@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tensorprobe.dtypes import DTYPES, roundoff_of, significant_bits
+from tensorprobe.records import TensorValue
 from tensorprobe.rounding import tolerances
-from tensorprobe.rounding.distance import Distance, is_float, largest_element
+from tensorprobe.rounding.distance import (
+    Distance,
+    is_float,
+    largest_element,
+    statistics_distances,
+)
 from tensorprobe.rounding.gain import root_mean_square
 
-__all__ = ["count_rows", "fewest_bits", "resolutions", "summing_error", "underflow"]
+__all__ = [
+    "agree_as_recorded",
+    "count_rows",
+    "fewest_bits",
+    "resolutions",
+    "summing_error",
+    "underflow",
+]
 
 
 def count_rows(distance: Distance) -> int:
@@ -38,9 +52,36 @@ def resolutions(output: Distance) -> tuple[float, float]:
     return (of_mean * mean / size if size else 0.0) + fine, of_norm
 
 
+def agree_as_recorded(mine: TensorValue, other: TensorValue, *, tools_differ: bool) -> bool:
+    """Whether two tensors of whole numbers agree in all that both tools recorded of them.
+
+    One tool has their mean and norm exactly, another in float32, a third not at all. What one tool
+    records of the same numbers is the same, so there nothing is allowed.
+    """
+    if is_float(mine) or is_float(other) or mine.dtype != other.dtype or mine.max is None:
+        return False
+    if not tools_differ and (mine.mean is None) == (other.mean is None):
+        return False
+    both = (_with_averages_of(mine, other), _with_averages_of(other, mine))
+    extremes, averages = statistics_distances(*both)
+    return extremes == 0 and max(averages) <= tolerances.RECORDED_ROUNDOFF + _summing_error(mine)
+
+
+def _with_averages_of(mine: TensorValue, other: TensorValue) -> TensorValue:
+    return replace(
+        mine,
+        mean=other.mean if mine.mean is None else mine.mean,
+        norm=other.norm if mine.norm is None else mine.norm,
+    )
+
+
 def summing_error(distance: Distance) -> float:
     """Return how far off a recorded norm is: tools sum it in float32."""
-    terms = math.sqrt(math.prod(distance.candidate.shape))
+    return _summing_error(distance.candidate)
+
+
+def _summing_error(value: TensorValue) -> float:
+    terms = math.sqrt(math.prod(value.shape))
     half_a_unit = roundoff_of("torch.float32") / 2
     return min(terms, tolerances.LONGEST_NORM_SUM) * half_a_unit
 

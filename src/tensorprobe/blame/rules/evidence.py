@@ -17,8 +17,9 @@ from tensorprobe.blame.call_split import OutputSplit
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.changed_arguments import ArgumentChange, find_changed_arguments
 from tensorprobe.blame.context import Context
-from tensorprobe.blame.order import CallPair, Phase, forward_name
 from tensorprobe.errors import NameFormatError
+from tensorprobe.pairing.call_pairs import CallPair
+from tensorprobe.pairing.run_order import Phase, forward_name
 from tensorprobe.records import Frame, TensorValue
 from tensorprobe.rounding.distance import Distance
 from tensorprobe.rounding.explain import Unexplained

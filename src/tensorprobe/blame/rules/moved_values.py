@@ -17,12 +17,12 @@ from tensorprobe.blame.agreement import StatisticsKey, statistics_key
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.links import Links
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.rules.evidence import CallInContext
 from tensorprobe.blame.rules.unexplained_result import UnexplainedResult, is_cleared
 from tensorprobe.blame.sides import Side
 from tensorprobe.operations.facts import ADDING, EXACT, MOVING, SCALING
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.records import CallRecord, TensorValue
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, is_float

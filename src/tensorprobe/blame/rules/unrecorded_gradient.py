@@ -16,12 +16,12 @@ from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.links import Links, Use
-from tensorprobe.blame.order import CallPair
 from tensorprobe.blame.rules.evidence import Confidence, Evidence
 from tensorprobe.blame.sides import Side
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
+from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.records import CallRecord, TensorValue, Value
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float, is_nonfinite

@@ -1,7 +1,7 @@
 """Match the calls of two dumps, and the values of matched calls.
 
-    exact    the same name; a mapping file names other partners for single values
-    fuzzy    both runs' calls are aligned in their order; only the call number may differ
+    exact    by name; a mapping file names other partners for single values
+    fuzzy    in the order of the run; only the call number may differ
 
 A pair of values has the same place in its call, the same shape, and dtypes that may be compared.
 Calls and values without a partner stay in the result, and a note says what comes nearest.
@@ -12,19 +12,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from tensorprobe.compare.align import align_names
-from tensorprobe.compare.gradient_order import argument_order
-from tensorprobe.compare.leaves import row_name
-from tensorprobe.compare.pairs import MatchedCall, Pair
-from tensorprobe.compare.plain_rows import load_plain_rows
-from tensorprobe.names import other_gradients_name, without_number
+from tensorprobe.names import without_number
+from tensorprobe.pairing.gradient_order import (
+    OTHER_GRADIENTS,
+    SAME_PLACES,
+    gradient_places,
+    recorder_of_nodes,
+)
+from tensorprobe.pairing.partners import pair_by_name, pair_in_order
+from tensorprobe.pairing.value_names import row_name
 from tensorprobe.records import Gap
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import CallLeaves, Leaf
 
-__all__ = ["MatchedCall", "Matcher", "Pair", "UnmatchedNote"]
+__all__ = ["MatchedCall", "Matcher", "Pair", "PairAlike", "UnmatchedNote"]
 
 # Values of these dtypes are worth comparing with each other: one run may be of lower precision.
 _COMPARABLE_DTYPES = frozenset(("torch.float16", "torch.float32", "torch.bfloat16"))
@@ -37,7 +40,28 @@ _NO_CALL = "the reference has no such call"
 _NO_CANDIDATE_CALL = "the candidate has no such call"
 # Of fuzzy matching: the other run may well have a call of that name, next to which another stands.
 _NO_PLACE = "no call of the {} stands at its place"
+_NO_VALUE = "the call has no such value"
 _NOT_THERE = "the mapping names it, but the dump does not have it"
+
+
+class Pair(NamedTuple):
+    """A value of the candidate and its partner, which may be of another call."""
+
+    candidate: Leaf
+    reference: Leaf | None
+    reference_call: str
+    is_transposed: bool = False
+
+
+class MatchedCall(NamedTuple):
+    """One call of the candidate with its values' partners."""
+
+    name: str
+    pairs: list[Pair]
+
+
+# Pairs the values of two calls that look alike, or returns None: compiled code may do that.
+PairAlike: TypeAlias = Callable[[list[Leaf], list[Leaf], str], "list[Pair] | None"]
 
 
 class UnmatchedNote(NamedTuple):
@@ -56,6 +80,7 @@ class Matcher:
         reference: the trusted run.
         fuzzy: whether calls may differ in their number.
         mapping: names of values of the candidate, and of their partners in the reference.
+        pair_alike: what pairs the values of calls that look alike; None: this module does.
 
     Attributes:
         notes: what has no partner, up to a limit.
@@ -71,14 +96,16 @@ class Matcher:
         *,
         fuzzy: bool = False,
         mapping: Mapping[str, str] | None = None,
+        pair_alike: PairAlike | None = None,
     ) -> None:
         self.notes: list[UnmatchedNote] = []
         self.unlisted = 0
         self.reference_only = 0
         self.unmapped: list[Gap] = []
         self._candidate, self._reference = candidate, reference
-        self._names = frozenset(reference.names)
-        self._partners = align_names(candidate.names, reference.names) if fuzzy else None
+        self._is_fuzzy = fuzzy
+        find = pair_in_order if fuzzy else pair_by_name
+        self._partners = find(candidate.names, reference.names)
         self._mapping = mapping or {}
         self._mapped: dict[str, tuple[str, Leaf]] = {}
         self._waiting: dict[str, CallLeaves] = {}
@@ -88,9 +115,8 @@ class Matcher:
         self._reader = reference.read_leaves()
         self._by_kind: dict[str, dict[str, list[str]]] = {}
         self._searches = 0
-        tools = {candidate.info.tool, reference.info.tool}
-        self._plain = load_plain_rows()
-        self._orders_differ = tools == {"tensorprobe", "msprobe"}
+        self._of_node = recorder_of_nodes(candidate.info, reference.info)
+        self._pair_alike = _pair_alike if pair_alike is None else pair_alike
 
     def calls(self) -> Iterator[MatchedCall]:
         """Yield every call of the candidate, in its order; then the notes are complete."""
@@ -99,7 +125,7 @@ class Matcher:
         for call in self._candidate.read_leaves():
             partner = self._partner_of(call.name)
             yield MatchedCall(call.name, self._pairs(call, partner))
-        why = _NO_CANDIDATE_CALL if self._partners is None else _NO_PLACE.format("candidate")
+        why = _NO_PLACE.format("candidate") if self._is_fuzzy else _NO_CANDIDATE_CALL
         for name in self._reference.names:
             if name not in self._used and name not in self._named:
                 self._note("reference", name, why)
@@ -121,12 +147,8 @@ class Matcher:
                     self._mapped[name] = (call.name, leaf)
 
     def _partner_of(self, name: str) -> CallLeaves | None:
-        wanted: str | None = name
-        if self._partners is not None:
-            wanted = self._partners.get(name)
-        elif name not in self._names:
-            wanted = other_gradients_name(name)
-        if wanted is None or wanted not in self._names or wanted in self._used:
+        wanted = self._partners.get(name)
+        if wanted is None or wanted in self._used:
             return None
         # Both runs are mostly in the same order: what is wanted comes next, and little waits.
         while wanted not in self._waiting:
@@ -138,29 +160,23 @@ class Matcher:
         return self._waiting.pop(wanted)
 
     def _pairs(self, call: CallLeaves, partner: CallLeaves | None) -> list[Pair]:
-        if partner is not None and not self._mapping and not self._orders_differ:
-            ours, theirs, name = call.leaves, partner.leaves, partner.name
-            if self._plain is not None:
-                pairs = self._plain.alike_pairs(ours, theirs, name)
-                if pairs is not None:
-                    return pairs
-            elif len(ours) == len(theirs) and all(map(_are_alike, ours, theirs)):
-                return [_make_pair((*both, name, False)) for both in zip(ours, theirs, strict=True)]
+        if partner is not None and not self._mapping and self._of_node is None:
+            pairs = self._pair_alike(call.leaves, partner.leaves, partner.name)
+            if pairs is not None:
+                return pairs
         return self._unlike_pairs(call, partner)
 
     def _unlike_pairs(self, call: CallLeaves, partner: CallLeaves | None) -> list[Pair]:
         others = {} if partner is None else {leaf.place: leaf for leaf in partner.leaves}
-        order: Mapping[str, tuple[str, bool]] = {}
-        if self._orders_differ and partner is not None:
-            is_autograd = self._candidate.info.tool == "msprobe"
-            order = argument_order(call, partner, is_autograd=is_autograd)
-        taken = {place for place, _ in order.values()}
+        places = SAME_PLACES
+        if partner is not None:
+            places = gradient_places(call, partner, self._of_node)
         pairs = []
         has_any = False
         for leaf in call.leaves:
-            place, is_transposed = order.get(leaf.place, (leaf.place, False))
-            is_free = leaf.place in order or place not in taken
-            other = others.pop(place, None) if is_free else None
+            found = places.partner_of(leaf.place)
+            place, is_transposed = found or (leaf.place, False)
+            other = None if found is None else others.pop(place, None)
             if self._mapping:
                 name = row_name(call.name, leaf)
                 self._seen.add(name)
@@ -176,17 +192,17 @@ class Matcher:
                     continue
                 self._note("candidate", row_name(call.name, leaf), _mismatch(leaf, other))
             elif partner is not None:
-                self._note("candidate", row_name(call.name, leaf), "the call has no such value")
+                why = OTHER_GRADIENTS if places.is_gradient_apart(leaf.place) else _NO_VALUE
+                self._note("candidate", row_name(call.name, leaf), why)
             pairs.append(Pair(leaf, None, ""))
         if partner is None:
             if not pairs or any(pair.reference is None for pair in pairs):
-                is_fuzzy = self._partners is not None
-                why = _NO_PLACE.format("reference") if is_fuzzy else _NO_CALL
+                why = _NO_PLACE.format("reference") if self._is_fuzzy else _NO_CALL
                 self._note("candidate", call.name, why)
         elif has_any:
             for leaf in others.values():
-                name = row_name(partner.name, leaf)
-                self._note("reference", name, "the call has no such value")
+                why = OTHER_GRADIENTS if places.is_gradient_apart(leaf.place) else _NO_VALUE
+                self._note("reference", row_name(partner.name, leaf), why)
         return pairs
 
     def _note(self, side: str, name: str, why: str) -> None:
@@ -198,7 +214,7 @@ class Matcher:
 
     def reference_only_before(self, name: str) -> str | None:
         """Return the last call that only the reference made before the partner of this call."""
-        partner = name if self._partners is None else self._partners.get(name)
+        partner = self._partners.get(name)
         last = None
         for other in self._reference.names:
             if other == partner:
@@ -263,6 +279,12 @@ def _split_kind(kind: str) -> tuple[tuple[str, str], str]:
 
 # The constructor that a NamedTuple writes in Python takes twice as long.
 _make_pair: Callable[[tuple[Any, ...]], Pair] = partial(tuple.__new__, Pair)
+
+
+def _pair_alike(ours: list[Leaf], theirs: list[Leaf], call: str) -> list[Pair] | None:
+    if len(ours) != len(theirs) or not all(map(_are_alike, ours, theirs)):
+        return None
+    return [_make_pair((*both, call, False)) for both in zip(ours, theirs, strict=True)]
 
 
 def _are_alike(ours: Leaf, theirs: Leaf) -> bool:

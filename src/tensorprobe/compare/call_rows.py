@@ -1,30 +1,14 @@
-"""What walks from stage to stage: pairs of values by call, and the rows that are made of them."""
+"""The rows that are made of a call's pairs, as they walk from stage to stage."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from tensorprobe.pairing.match import Pair
 from tensorprobe.report.table import Cell
 from tensorprobe.report.verdict_text import Verdict
-from tensorprobe.store.leaves import Leaf
 
-__all__ = ["CallRows", "MatchedCall", "Pair", "Row"]
-
-
-class Pair(NamedTuple):
-    """A value of the candidate and its partner, which may be of another call."""
-
-    candidate: Leaf
-    reference: Leaf | None
-    reference_call: str
-    is_transposed: bool = False
-
-
-class MatchedCall(NamedTuple):
-    """One call of the candidate with its values' partners."""
-
-    name: str
-    pairs: list[Pair]
+__all__ = ["CallRows", "Row"]
 
 
 class Row(NamedTuple):

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_dumps import call, compare_rows, compared, tensor, write_data, write_dump
 
-from tensorprobe.compare.align import align_names
-from tensorprobe.compare.inputs import PartPair
-from tensorprobe.compare.match import Matcher
 from tensorprobe.errors import ConfigError
+from tensorprobe.pairing.match import Matcher
+from tensorprobe.pairing.partners import pair_in_order
+from tensorprobe.pairing.ranks import PartPair
 from tensorprobe.records import CallRecord, ScalarValue
 from tensorprobe.store import RankDump, open_dump
 
@@ -272,7 +272,7 @@ def test_alignment_is_as_long_as_possible_and_never_crosses(
     candidate, reference = numbered(ours), numbered(theirs)
     pairs = [
         (candidate.index(a), reference.index(b))
-        for a, b in align_names(candidate, reference).items()
+        for a, b in pair_in_order(candidate, reference).items()
     ]
     assert all(ours[a] == theirs[b] for a, b in pairs)
     assert pairs == sorted(pairs) and len({b for _, b in pairs}) == len(pairs)
@@ -287,4 +287,4 @@ def test_alignment_is_as_long_as_possible_and_never_crosses(
 def test_two_long_runs_with_little_in_common_align_soon() -> None:
     ours = [f"Torch.{'abc'[n % 3]}.{n}.forward" for n in range(5000)]
     theirs = [f"Torch.{'cbad'[n % 4]}.{n}.forward" for n in range(5000)]
-    assert len(align_names(ours, theirs)) > 1000
+    assert len(pair_in_order(ours, theirs)) > 1000

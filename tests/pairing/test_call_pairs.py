@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorprobe import DumpWriter, open_dump
-from tensorprobe.blame.order import CallPair, open_sides, pair_calls, phase_of
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.sides import Side, open_sides
+from tensorprobe.pairing.call_pairs import CallPair, pair_calls
+from tensorprobe.pairing.run_order import phase_of
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
 

@@ -1,28 +1,21 @@
-"""Align the calls of two runs whose call numbers differ: the same sequence with gaps."""
+"""Align two sequences: as many common elements as possible, in a common order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorprobe.names import without_number
-
-__all__ = ["align_names"]
+__all__ = ["align_keys"]
 
 # Where two runs have little in common the exact answer would take the square of their length.
 _MOST_EDITS = 1_000
 
 
-def align_names(candidate: Sequence[str], reference: Sequence[str]) -> dict[str, str]:
-    """Return the partner of every call of the candidate that has one, in a common order.
+def align_keys(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the positions of equal keys: as many as possible, and no two pairs cross.
 
-    As many calls as possible find a partner of the same name but for the call number, and no two
-    pairs cross.
-
-    >>> align_names(["Torch.relu.0.forward"], ["Torch.abs.0.forward", "Torch.relu.1.forward"])
-    {'Torch.relu.0.forward': 'Torch.relu.1.forward'}
+    >>> align_keys(["relu"], ["abs", "relu"])
+    [(0, 1)]
     """
-    ours = [without_number(name) for name in candidate]
-    theirs = [without_number(name) for name in reference]
     start = 0
     while start < min(len(ours), len(theirs)) and ours[start] == theirs[start]:
         start += 1
@@ -34,10 +27,10 @@ def align_names(candidate: Sequence[str], reference: Sequence[str]) -> dict[str,
     middle = _common(ours[start : len(ours) - end], theirs[start : len(theirs) - end])
     pairs += [(start + a, start + b) for a, b in middle]
     pairs += [(len(ours) - 1 - i, len(theirs) - 1 - i) for i in reversed(range(end))]
-    return {candidate[a]: reference[b] for a, b in pairs}
+    return pairs
 
 
-def _common(ours: list[str], theirs: list[str]) -> list[tuple[int, int]]:
+def _common(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
     """Find a longest common subsequence by the fewest insertions and deletions (Myers)."""
     shared = set(ours) & set(theirs)
     # What the other run does not have cannot be in it, and would only cost edits.
