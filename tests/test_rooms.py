@@ -42,11 +42,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "capture": GROUND | {"config", "summary", "store", "older_tools"},
     "report": {"system", "errors", "records"},
     "compare": GROUND | {"store", "metrics", "report"},
-    "replay": GROUND | {"summary", "store"},
     "rounding": GROUND,
+    "replay": GROUND | {"rounding", "summary", "store"},
     "precheck": GROUND | {"rounding", "replay", "summary", "store", "metrics", "report"},
     "blame": GROUND | {"rounding", "replay", "compare", "store", "metrics", "report"},
-    "overflow": GROUND | {"replay", "precheck", "store", "report"},
+    "overflow": GROUND | {"replay", "store", "report"},
     "online": GROUND
     | {
         "capture",
