@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tensorprobe import OnlineCheck
-from tensorprobe.precheck.precision import raise_dtype, reference_dtype
+from tensorprobe.replay.precision import raise_dtype, reference_dtype
 
 _SMALL = gpt.Shape(2, 256, 8, 128, 4, 1000, torch.float32)
 

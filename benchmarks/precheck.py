@@ -33,7 +33,7 @@ import torch
 from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.precheck import PrecheckReport, precheck_dump
 from tensorprobe.precheck.command import skip_reasons
-from tensorprobe.precheck.stopwatch import PHASES
+from tensorprobe.replay.stopwatch import PHASES
 
 # torch 2.13 on the CPU: matrix_exp of halves returns garbage, of 0.1 times a random matrix 1e30.
 KNOWN_WRONG = ("Torch.matrix_exp.", "Torch.linalg.matrix_exp.")

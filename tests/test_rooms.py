@@ -43,11 +43,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"system", "errors", "records"},
     "pairing": GROUND | {"store"},
     "compare": GROUND | {"pairing", "store", "metrics", "report"},
-    "replay": GROUND | {"summary", "store"},
     "rounding": GROUND,
+    "replay": GROUND | {"rounding", "summary", "store"},
     "precheck": GROUND | {"rounding", "replay", "summary", "store", "metrics", "report"},
     "blame": GROUND | {"rounding", "replay", "compare", "pairing", "store", "metrics", "report"},
-    "overflow": GROUND | {"replay", "precheck", "store", "report"},
+    "overflow": GROUND | {"replay", "store", "report"},
     "online": GROUND
     | {
         "capture",

@@ -6,7 +6,7 @@ be given. `None` stands for itself. Nothing here reads or writes a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -35,6 +35,8 @@ __all__ = [
     "TensorValue",
     "UnknownValue",
     "Value",
+    "flat_tensors",
+    "results_of",
 ]
 
 Number: TypeAlias = bool | int | float
@@ -290,6 +292,24 @@ def _walk(prefix: str, section: Section, path: tuple[str, ...], value: Value) ->
         if section == "kwargs" and isinstance(value, TensorValue) and value.data_name is not None:
             name = ".".join((prefix.removesuffix(".input"), "kwargs", *path))
         yield Leaf(name, section, path, value)
+
+
+def flat_tensors(values: Sequence[Value] | None) -> Iterator[TensorValue | None]:
+    """Yield the tensors of a section in order; None stands for anything else."""
+    for value in values or ():
+        if isinstance(value, ListValue):
+            yield from flat_tensors(value.items)
+        elif isinstance(value, DictValue):
+            yield from flat_tensors([item for _, item in value.items])
+        else:
+            yield value if isinstance(value, TensorValue) else None
+
+
+def results_of(call: CallRecord) -> list[TensorValue | None]:
+    """Return the tensors that a call gave: its outputs, or the gradients of its parameters."""
+    if is_parameter_gradients(call.name):
+        return list(flat_tensors(list((call.parameters or {}).values())))
+    return list(flat_tensors(call.outputs))
 
 
 @dataclass(frozen=True, slots=True)

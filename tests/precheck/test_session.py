@@ -19,9 +19,10 @@ from conftest import REPOSITORY
 from tensorprobe.cli import main
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.precheck import PrecheckReport
-from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
+from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput, RandomDraw
 from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.repro import save_error
+from tensorprobe.replay.both_sides import Repetition
 from tensorprobe.replay.rebuild import RebuiltCall
 
 OPS = '''
@@ -185,7 +186,7 @@ def test_a_failing_call_is_kept_with_a_script_that_repeats_it(
         [sys.executable, str(folder / "repro.py")], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 1, answer.stderr
-    assert "output 0: distance 1.000e-02" in answer.stdout
+    assert "forward.output.0: distance 1.000e-02" in answer.stdout
     assert "FAILED" in answer.stdout
     answer = subprocess.run(
         [sys.executable, str(folder / "repro.py")],
@@ -211,8 +212,10 @@ def test_the_script_of_a_random_call_compares_distributions(tmp_path: Path) -> N
         checked = CheckedCall(
             "error",
             outputs=(CheckedOutput("forward.output.0", None, None, judgement),),
-            call=RebuiltCall(torch.rand_like, (given,), {}, "torch.rand_like"),
-            draw_seed=seed,
+            repetition=Repetition(
+                call=RebuiltCall(torch.rand_like, (given,), {}, "torch.rand_like")
+            ),
+            draw=RandomDraw(seed),
         )
         folder = save_error(
             tmp_path / "errors", "Torch.rand_like.0.forward", checked, device=torch.device("cpu")
@@ -228,7 +231,9 @@ def test_the_script_of_a_random_call_compares_distributions(tmp_path: Path) -> N
             check=False,
         )
         assert answer.returncode == (1 if limit < 0.5 else 0), answer.stderr
-        assert "output 0: the distributions are 0.5" in answer.stdout
+        assert (
+            "forward.output.0: judged by its distribution: the largest gap is 0.5" in answer.stdout
+        )
 
 
 def test_a_call_that_dies_or_hangs_is_kept_too(odd_ops: Path, tmp_path: Path) -> None:
@@ -238,7 +243,7 @@ def test_a_call_that_dies_or_hangs_is_kept_too(odd_ops: Path, tmp_path: Path) ->
     for line in report.lines[1:3]:
         folder = errors / line.name
         assert line.message.endswith(f"saved in {folder}")
-        assert torch.load(folder / "input.0.pt", weights_only=True).shape == (64,)
+        assert torch.load(folder / "tensors.pt", weights_only=True)["input.0"].shape == (64,)
     command = [sys.executable, str(errors / "odd_ops_of_test.dies.0" / "repro.py")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGILL
     healthy = {**os.environ, "PRECHECK_TEST_FAULTS": ""}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensorprobe.names import is_parameter_gradients
-from tensorprobe.records import CallRecord, DictValue, ListValue, TensorValue, Value
-
-__all__ = ["CallSplit", "MadeHere", "OutputSplit", "flat_tensors", "results_of"]
+__all__ = ["CallSplit", "MadeHere", "OutputSplit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +121,3 @@ def _output_split(told: Mapping[str, Any]) -> OutputSplit:
 
 def _with_tuples(told: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
-
-
-def flat_tensors(values: Sequence[Value] | None) -> Iterator[TensorValue | None]:
-    """Yield the tensors of a section in order; None stands for anything else."""
-    for value in values or ():
-        if isinstance(value, ListValue):
-            yield from flat_tensors(value.items)
-        elif isinstance(value, DictValue):
-            yield from flat_tensors([item for _, item in value.items])
-        else:
-            yield value if isinstance(value, TensorValue) else None
-
-
-def results_of(call: CallRecord) -> list[TensorValue | None]:
-    """Return the tensors that a call gave: its outputs, or the gradients of its parameters."""
-    if is_parameter_gradients(call.name):
-        return list(flat_tensors(list((call.parameters or {}).values())))
-    return list(flat_tensors(call.outputs))

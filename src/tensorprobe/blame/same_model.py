@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.call_split import results_of
 from tensorprobe.operations.facts import PARAMETER_PLACES
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.pairing.call_pairs import CallPair
-from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.records import CallRecord, TensorValue, results_of
 from tensorprobe.rounding import tolerances
 
 __all__ = ["Mismatch", "find_mismatch"]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 
-from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.links import Use
 from tensorprobe.blame.replay import replay_backward
 from tensorprobe.blame.rules.unrecorded_gradient import backward_of, shortest_roundoff
@@ -16,7 +15,7 @@ from tensorprobe.errors import RebuildError
 from tensorprobe.operations.facts import MATRIX
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.pairing.call_pairs import CallPair
-from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.records import CallRecord, TensorValue, flat_tensors
 from tensorprobe.rounding import tolerances
 
 __all__ = ["find_sender"]

@@ -17,26 +17,9 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.call_split import (
-    CallSplit,
-    MadeHere,
-    OutputSplit,
-    flat_tensors,
-    results_of,
-)
+from tensorprobe.blame.call_split import CallSplit, MadeHere, OutputSplit
 from tensorprobe.blame.measure import measure_exact, measure_rounded, relative_distance
-from tensorprobe.blame.module_replay import (
-    describe_other_setting,
-    find_setting,
-    replay_module_backward,
-    replay_module_forward,
-)
-from tensorprobe.blame.replay import (
-    Prepare,
-    Readings,
-    replay_backward,
-    replay_forward,
-)
+from tensorprobe.blame.replay import replay_backward, replay_forward
 from tensorprobe.blame.rows import KEPT_ROWS, cut_inputs, rows_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.blame.ties import is_tie, may_tie
@@ -52,7 +35,14 @@ from tensorprobe.names import (
 from tensorprobe.operations.facts import MATRIX, PLACES_ALONE, is_exact
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.pairing.call_pairs import CallPair
-from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.records import CallRecord, TensorValue, flat_tensors, results_of
+from tensorprobe.replay.modules import (
+    describe_other_setting,
+    find_setting,
+    replay_module_backward,
+    replay_module_forward,
+)
+from tensorprobe.replay.readings import Prepare, Readings
 from tensorprobe.rounding.distance import is_float
 from tensorprobe.rounding.floor import (
     Floor,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tensorprobe.blame.call_split import flat_tensors, results_of
 from tensorprobe.blame.sides import Side
 from tensorprobe.operations.facts import WITH_PLACES
-from tensorprobe.records import CallRecord, ScalarValue
+from tensorprobe.records import CallRecord, ScalarValue, flat_tensors, results_of
 from tensorprobe.replay.chosen_places import find_axis, hold_equal_values, place_result
 from tensorprobe.rounding.distance import is_float
 

@@ -6,6 +6,8 @@ python -m tensorprobe.blame.worker READ WRITE PARENT
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ from tensorprobe.replay.worker import Answer, Task, serve, warm_up
 __all__: list[str] = []
 
 _LONGEST = 500
+# Products and sums: below this threads wait for each other longer than they work.
+_WORTH_THREADS = 3e6
 
 
 def _replay_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.blame.links import Use
-    from tensorprobe.blame.replay import threads_for
     from tensorprobe.blame.senders import find_sender
     from tensorprobe.blame.sides import Side
     from tensorprobe.blame.split import split_call
@@ -41,7 +44,7 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
         if order["kind"] == "sender":
             uses = [Use(*use) for use in order["uses"]]
             return {"sender": find_sender(pair, uses, ours, theirs, order["work"])}
-        with threads_for(order["cost"]):
+        with _threads_for(order["cost"]):
             return split_call(pair, ours, theirs).to_json()
 
     def answer(order: dict[str, Any]) -> Answer:
@@ -67,6 +70,20 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
         return said
 
     return Task(lambda order: lambda: answer(order))
+
+
+@contextmanager
+def _threads_for(cost: float) -> Iterator[None]:
+    """Let torch use one thread only for what is quickly done."""
+    import torch
+
+    before = torch.get_num_threads()
+    if cost < _WORTH_THREADS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _shortened(text: str) -> str:

@@ -29,17 +29,17 @@ from tensorprobe.names import ApiCall, Direction
 from tensorprobe.online.options import Precision
 from tensorprobe.online.selection import DRAWS_RANDOM
 from tensorprobe.online.snapshots import Call
-from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.check import check_made_call
 from tensorprobe.precheck.checked_call import CheckedOutput
 from tensorprobe.precheck.judge import Judgement, Verdict, worst_verdict
 from tensorprobe.precheck.measure import measure_first
 from tensorprobe.precheck.noise import keeps_numbers
 from tensorprobe.precheck.settled import SettledDoubts
-from tensorprobe.precheck.side import Side, random_state, restore_random_state, share_memory
 from tensorprobe.replay.arguments import map_leaves, tensors_in
+from tensorprobe.replay.both_sides import BothSides
 from tensorprobe.replay.rebuild import RebuiltCall
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.replay.side import Side, random_state, restore_random_state, share_memory
 from tensorprobe.summary.host import fetch, have_equal_bits, to_host
 
 __all__ = [

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from tensorprobe.online.selection import OperatorFacts
-from tensorprobe.precheck.side import share_memory
 from tensorprobe.replay.arguments import map_leaves, tensors_in
+from tensorprobe.replay.side import share_memory
 from tensorprobe.summary.host import fetch, hold_same_bits
 
 __all__ = ["Call", "Snapshot", "begin_call", "begin_view", "end_call", "find_touched"]

@@ -21,13 +21,13 @@ from tensorprobe.operations.facts import CASTING, Fact
 from tensorprobe.overflow.equal_inputs import equal_places, sums_over
 from tensorprobe.overflow.verdict import Replay, Verdict
 from tensorprobe.overflow_rule import LARGEST, Extent, find_overflow, is_nonfinite
-from tensorprobe.precheck.both_sides import BothSides, CannotJudgeError
-from tensorprobe.precheck.side import Side
 from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.replay.both_sides import BothSides, CannotJudgeError
 from tensorprobe.replay.functions import parse_api_call
 from tensorprobe.replay.random_inputs import make_inputs, seed_of
 from tensorprobe.replay.rebuild import load_tensor
 from tensorprobe.replay.recorded import tensor_values
+from tensorprobe.replay.side import Side
 from tensorprobe.store.dump import RankDump
 
 __all__ = ["replay_overflow"]

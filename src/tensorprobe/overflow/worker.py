@@ -19,7 +19,7 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
 
     from tensorprobe.overflow.replay import replay_overflow
     from tensorprobe.overflow.verdict import Replay
-    from tensorprobe.precheck.devices import open_device
+    from tensorprobe.replay.devices import open_device
     from tensorprobe.store import open_dump
 
     device = open_device(settings["device"]) if settings["repeats"] else None

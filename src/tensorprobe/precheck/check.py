@@ -22,25 +22,25 @@ from tensorprobe.operations.facts import (
     UNINITIALISED,
     undetermined_outputs,
 )
-from tensorprobe.precheck.both_sides import (
+from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
+from tensorprobe.precheck.choices import Choice
+from tensorprobe.precheck.judge import Judgement, Verdict, skipped, worst_verdict
+from tensorprobe.precheck.output_judge import OutputJudge
+from tensorprobe.precheck.picks import on_cpu, pick_gradient, pick_written
+from tensorprobe.precheck.random_call import judge_random
+from tensorprobe.precheck.settled import SettledDoubts
+from tensorprobe.records import CallRecord
+from tensorprobe.replay.both_sides import (
     BothSides,
     CannotJudgeError,
     DeviceRefusesError,
     GradientsFor,
     LoadInputs,
 )
-from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
-from tensorprobe.precheck.choices import Choice
-from tensorprobe.precheck.judge import Judgement, Verdict, skipped, worst_verdict
-from tensorprobe.precheck.kinds import needs_recorded_dtype
-from tensorprobe.precheck.output_judge import OutputJudge
-from tensorprobe.precheck.picks import on_cpu, pick_gradient, pick_written
-from tensorprobe.precheck.random_call import judge_random
-from tensorprobe.precheck.settled import SettledDoubts
-from tensorprobe.precheck.side import Side
-from tensorprobe.precheck.stopwatch import Stopwatch
-from tensorprobe.records import CallRecord
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.replay.side import Side
+from tensorprobe.replay.special_calls import needs_recorded_dtype
+from tensorprobe.replay.stopwatch import Stopwatch
 from tensorprobe.summary.host import fetch, hold_same_bits
 
 __all__ = ["check_call", "check_made_call"]
@@ -89,9 +89,7 @@ def check_call(
     # What a script needs to repeat it.
     return replace(
         checked,
-        call=sides.as_recorded(),
-        gradients=sides.sent,
-        copies_leaves=sides.copies_leaves,
+        repetition=sides.repetition(),
         phases=watch.stop(),
     )
 
@@ -173,6 +171,7 @@ class _Check:
             back,
             self._summarise([*forward, *backward], message),
             (*forward, *backward),
+            chooses=self._choice.chooses,
             device_seconds=candidate.seconds,
             reference_seconds=reference.seconds,
         )
@@ -314,7 +313,7 @@ class _Check:
     # --- random calls ------------------------------------------------------------------------
 
     def _judge_random(self, candidate: Side) -> CheckedCall:
-        outputs = judge_random(self._name, self._sides, candidate)
+        outputs, draw = judge_random(self._name, self._sides, candidate)
         forward = [o.judgement.verdict for o in outputs if o.place.startswith("forward")]
         back = [o.judgement.verdict for o in outputs if o.place.startswith("backward")]
         message = ""
@@ -326,7 +325,7 @@ class _Check:
             worst_verdict(back) if back else None,
             self._summarise(outputs, message, is_random=True),
             tuple(outputs),
-            draw_seed=self._sides.seed,
+            draw=draw,
             device_seconds=candidate.seconds,
         )
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from tensorprobe.precheck.judge import Judgement, Verdict
-from tensorprobe.replay.rebuild import RebuiltCall
+from tensorprobe.replay.both_sides import Repetition
 
-__all__ = ["CheckedCall", "CheckedOutput"]
+__all__ = ["CheckedCall", "CheckedOutput", "RandomDraw"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,21 @@ class CheckedOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class RandomDraw:
+    """How a call drew random numbers.
+
+    Attributes:
+        seed: of the device's; the reference's is the next one.
+        dropout: the share that a dropout zeroes; None for any other call.
+        groups: how many parts are drawn together; None for single elements.
+    """
+
+    seed: int
+    dropout: float | None = None
+    groups: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedCall:
     """Everything that a check found out about one call.
 
@@ -39,12 +54,10 @@ class CheckedCall:
         backward: the verdict backward; None where there is none.
         message: why, for the whole call.
         outputs: every output and gradient.
-        call: of a failing call, the rebuilt call with its inputs on the CPU.
-        gradients: of a failing call, what was sent back, one for each output.
-        copies_leaves: of a failing call, whether it wrote into copies of its inputs.
+        repetition: of a failing call, what is needed to make it again.
+        chooses: of a call that chooses places, its name and the dimension that they count along.
         was_lost: whether the call ended its process, so that nothing is known of its results.
-        draw_seed: of a call that drew random numbers, their seed on the device; the reference's
-            is the next one.
+        draw: of a call that drew random numbers, how.
         device_seconds: time in the call on the device.
         reference_seconds: time in the call on the reference side.
         phases: seconds of everything that was done, by phase; see `stopwatch`.
@@ -54,11 +67,10 @@ class CheckedCall:
     backward: Verdict | None = None
     message: str = ""
     outputs: tuple[CheckedOutput, ...] = ()
-    call: RebuiltCall | None = None
-    gradients: tuple[torch.Tensor | None, ...] = ()
-    copies_leaves: bool = False
+    repetition: Repetition | None = None
+    chooses: tuple[str, int | None] | None = None
     was_lost: bool = False
-    draw_seed: int | None = None
+    draw: RandomDraw | None = None
     device_seconds: float = 0.0
     reference_seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)

@@ -17,7 +17,6 @@ import torch
 
 from tensorprobe.errors import DumpError, RebuildError
 from tensorprobe.names import ApiCall
-from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.check import check_call
 from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput
 from tensorprobe.precheck.columns import metric_cells
@@ -25,12 +24,14 @@ from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.older_rule import worst_older_verdict
 from tensorprobe.precheck.outcome import CallResult, OutputRow
 from tensorprobe.precheck.repro import save_error
-from tensorprobe.precheck.stopwatch import Stopwatch
 from tensorprobe.records import CallRecord, TensorValue, Value
+from tensorprobe.replay.both_sides import BothSides, Repetition
 from tensorprobe.replay.functions import parse_api_call
 from tensorprobe.replay.random_inputs import make_inputs, make_like, seed_of
-from tensorprobe.replay.rebuild import RebuiltCall, load_tensor
+from tensorprobe.replay.rebuild import load_tensor
 from tensorprobe.replay.recorded import tensor_values
+from tensorprobe.replay.side import Side
+from tensorprobe.replay.stopwatch import Stopwatch
 from tensorprobe.store.dump import RankDump
 from tensorprobe.system.thread_pool import Pending, ThreadPool
 
@@ -109,11 +110,11 @@ class Checker:
         source = prepared.source
         if source is not None and self.save_errors is not None:
             try:
-                call, sent = source.as_recorded()
+                repetition = source.as_recorded()
             except Exception as err:  # noqa: BLE001 - the verdict stands, whatever this is
                 checked = replace(checked, message=f"{loss}; it could not be saved: {err}")
             else:
-                kept = replace(checked, call=call, gradients=sent, was_lost=True)
+                kept = replace(checked, repetition=repetition, was_lost=True)
                 checked = self._save(prepared.name, kept)
         return CallResult(prepared.name, "error", message=checked.message, excess=float("inf"))
 
@@ -127,7 +128,7 @@ class Checker:
                 device=self.device,
                 imports=self.imports,
             )
-        except OSError as err:
+        except Exception as err:  # noqa: BLE001 - the verdict stands, whatever this is
             note = f"it could not be saved: {err}"
         else:
             note = f"saved in {folder}"
@@ -221,17 +222,18 @@ class _Source:
                 found.append(gradient.to(output.dtype))
         return found
 
-    def as_recorded(self) -> tuple[RebuiltCall, tuple[torch.Tensor | None, ...]]:
-        """Return the call and the recorded gradients of its outputs; nothing is run."""
+    def as_recorded(self) -> Repetition:
+        """Return the call with the recorded gradients of its outputs; nothing is run."""
         cpu = torch.device("cpu")
         sides = BothSides.of_record(
             self.record, self.call, self.inputs, self.gradients, cpu, self.seed
         )
-        sent = (
+        sides.sent = tuple(
             self._load(value) if isinstance(value, TensorValue) and value.data_name else None
             for value in self._sent
         )
-        return sides.as_recorded(), tuple(sent)
+        sides.take_candidate(Side([]))
+        return sides.repetition()
 
     def _recorded_gradients(self) -> tuple[Value, ...]:
         name = str(replace(self.call, direction="backward"))

@@ -10,17 +10,17 @@ from dataclasses import replace
 
 import torch
 
-from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.checked_call import CheckedOutput
 from tensorprobe.precheck.judge import Verdict
 from tensorprobe.precheck.picks import Pick, pick_output
-from tensorprobe.precheck.side import Side
+from tensorprobe.replay.both_sides import BothSides
 from tensorprobe.replay.chosen_places import (
     find_axis,
     hold_equal_values,
     is_unordered,
     place_result,
 )
+from tensorprobe.replay.side import Side
 
 __all__ = ["Choice"]
 
@@ -33,6 +33,7 @@ class Choice:
 
     Attributes:
         result: which of its results are places that it chose; None if none is.
+        chooses: its name and the dimension that they count along, if it chose some.
     """
 
     def __init__(self, sides: BothSides) -> None:
@@ -42,6 +43,7 @@ class Choice:
         self.result = place_result(*call)
         self._is_unordered = is_unordered(*call)
         self._axis = find_axis(*call) if self.result is not None else None
+        self.chooses = None if self.result is None else (sides.api_name, self._axis)
 
     def in_order(self, side: Side) -> Side:
         """Return a side with what it chose in the order of the values, if it came in any."""

@@ -28,7 +28,7 @@ from tensorprobe.metrics.pair import (
     rounds_reference,
 )
 from tensorprobe.metrics.pair_errors import ErrorLimits, measure_errors, measures_errors
-from tensorprobe.precheck.precision import round_to
+from tensorprobe.replay.precision import round_to
 from tensorprobe.summary.host import to_host
 from tensorprobe.tensor_data import TensorData
 

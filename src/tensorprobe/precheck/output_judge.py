@@ -16,7 +16,6 @@ import torch
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.names import ApiCall
 from tensorprobe.operations.facts import ADDED_IN_PLACE, PARTLY_IN_HALVES, SUMMED_IN_HALVES
-from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.checked_call import CheckedOutput
 from tensorprobe.precheck.judge import (
     Judgement,
@@ -33,9 +32,10 @@ from tensorprobe.precheck.repeated_errors import resemblance_of
 from tensorprobe.precheck.repeats import Repeats
 from tensorprobe.precheck.sample import is_worth_a_sample, samples_of
 from tensorprobe.precheck.settled import SettledDoubts
-from tensorprobe.precheck.side import Side
-from tensorprobe.precheck.stopwatch import Stopwatch
+from tensorprobe.replay.both_sides import BothSides
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.replay.side import Side
+from tensorprobe.replay.stopwatch import Stopwatch
 from tensorprobe.rounding import tolerances
 
 __all__ = ["OutputJudge"]

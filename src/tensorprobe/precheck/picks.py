@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensorprobe.precheck.side import Side
+from tensorprobe.replay.side import Side
 from tensorprobe.summary.host import fetch
 
 __all__ = [

@@ -13,52 +13,72 @@ import torch
 
 from tensorprobe.names import ApiCall
 from tensorprobe.operations.facts import DROPOUTS
-from tensorprobe.precheck.both_sides import BothSides
-from tensorprobe.precheck.checked_call import CheckedOutput
-from tensorprobe.precheck.draws import (
-    dropout_probability,
+from tensorprobe.precheck.checked_call import CheckedOutput, RandomDraw
+from tensorprobe.precheck.judge import Judgement
+from tensorprobe.precheck.picks import on_cpu
+from tensorprobe.replay.both_sides import BothSides
+from tensorprobe.replay.script_parts.draws import (
+    Drawn,
     judge_distribution,
     judge_dropout,
     judge_dropout_gradient,
     spread_of,
 )
-from tensorprobe.precheck.picks import on_cpu
-from tensorprobe.precheck.side import Side, run_backward
+from tensorprobe.replay.side import Side, run_backward
 
-__all__ = ["judge_random"]
+__all__ = ["dropout_probability", "judge_random"]
 
 # So many draws of the CPU show how far apart they are.
 _DRAWS = 5
 
 
-def judge_random(name: ApiCall, sides: BothSides, candidate: Side) -> list[CheckedOutput]:
-    """Judge each result of a call that drew random numbers.
+def judge_random(
+    name: ApiCall, sides: BothSides, candidate: Side
+) -> tuple[list[CheckedOutput], RandomDraw]:
+    """Judge each result of a call that drew random numbers, and say how it drew them.
 
     Args:
         name: its name in parts.
         sides: the call.
         candidate: what the device drew.
     """
-    plain = sides.plain
+    plain, seed = sides.plain, sides.seed
     probability = dropout_probability(name.api_type, plain.args, dict(plain.kwargs))
     given = sides.inputs()
+    groups = _groups(name, candidate.outputs[0])
     if name.api_name in DROPOUTS and probability is not None and given:
-        return _judge_dropout(name, sides, given[0], probability, candidate)
-    return _judge_draws(name, sides, candidate)
+        found = _judge_dropout(sides, given[0], probability, groups, candidate)
+        return found, RandomDraw(seed, probability, groups)
+    return _judge_draws(name, sides, candidate), RandomDraw(seed, None, groups)
+
+
+def dropout_probability(
+    api_type: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> float | None:
+    """Return the p that a call was given; None where it cannot be told."""
+    given = kwargs.get("p", args[1] if len(args) > 1 else None)
+    if given is None and api_type == "Functional":
+        return 0.5
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    return float(given) if is_number else None  # type: ignore[arg-type]
 
 
 def _judge_dropout(
-    name: ApiCall, sides: BothSides, given: torch.Tensor, probability: float, candidate: Side
+    sides: BothSides,
+    given: torch.Tensor,
+    probability: float,
+    groups: int | None,
+    candidate: Side,
 ) -> list[CheckedOutput]:
     first = candidate.outputs[0]
     result = first.detach().cpu()
-    judgement = judge_dropout(given, result, probability, groups=_groups(name, result))
+    judgement = _judgement(judge_dropout(given, result, probability, groups=groups))
     outputs = [CheckedOutput("forward.output.0", result, None, judgement)]
     if candidate.leaves and first.requires_grad:
         others = [None] * (len(candidate.outputs) - 1)
         run_backward(candidate, [torch.ones_like(first), *others], sides.device)
         gradient = on_cpu(candidate.gradients[min(candidate.gradients)])
-        judgement = judge_dropout_gradient(given, result, gradient)
+        judgement = _judgement(judge_dropout_gradient(given, result, gradient))
         outputs.append(CheckedOutput("backward.output.0", gradient, None, judgement))
     return outputs
 
@@ -70,14 +90,18 @@ def _judge_draws(name: ApiCall, sides: BothSides, candidate: Side) -> list[Check
     for index, output in enumerate(candidate.outputs):
         ours, theirs = output.detach().cpu(), references[0].outputs[index].detach()
         judged = partial(judge_distribution, ours, theirs, groups=_groups(name, ours))
-        judgement = judged()
-        if judgement.verdict == "error" and ours.shape == theirs.shape:
+        drawn = judged()
+        if drawn.verdict == "error" and ours.shape == theirs.shape:
             while len(references) < _DRAWS:
                 references.append(sides.draw_again())
             draws = [side.outputs[index].detach() for side in references]
-            judgement = judged(spread=spread_of(draws))
-        found.append(CheckedOutput(f"forward.output.{index}", ours, theirs, judgement))
+            drawn = judged(spread=spread_of(draws))
+        found.append(CheckedOutput(f"forward.output.{index}", ours, theirs, _judgement(drawn)))
     return found
+
+
+def _judgement(drawn: Drawn) -> Judgement:
+    return Judgement(drawn.verdict, drawn.message, limit=drawn.limit, excess=drawn.excess)
 
 
 def _groups(name: ApiCall, result: torch.Tensor) -> int | None:

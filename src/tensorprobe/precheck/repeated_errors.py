@@ -16,10 +16,10 @@ from itertools import combinations
 
 import torch
 
-from tensorprobe.precheck.both_sides import BothSides
 from tensorprobe.precheck.judge import Resemblance
-from tensorprobe.precheck.side import Side
+from tensorprobe.replay.both_sides import BothSides
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.replay.side import Side
 from tensorprobe.rounding import tolerances
 
 __all__ = ["resemblance_of"]

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.operations.facts import COARSE_IN_HALVES, PARTLY_IN_HALVES, STEPWISE_IN_HALVES
-from tensorprobe.precheck.both_sides import BothSides, Noise
-from tensorprobe.precheck.noise import RoundingNoise
-from tensorprobe.precheck.side import Side
-from tensorprobe.precheck.stopwatch import Stopwatch
+from tensorprobe.precheck.noise import RoundingNoise, disturb
+from tensorprobe.replay.both_sides import BothSides, Noise
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.replay.side import Side
+from tensorprobe.replay.stopwatch import Stopwatch
 from tensorprobe.rounding import tolerances
 
 __all__ = ["Repeats"]
@@ -128,7 +129,8 @@ class Repeats:
             mode: AbstractContextManager[Any] = nullcontext()
             if not inputs_only:
                 mode = RoundingNoise(sides.noisy_dtype, sides.unit, generator, by_steps=by_steps)
-            noise = Noise(generator, mode, moves_inputs, self._input_unit())
+            move = partial(disturb, unit=self._input_unit(), generator=generator)
+            noise = Noise(mode, move if moves_inputs else None)
             try:
                 side = sides.reference(noise)
                 if sides.sent:

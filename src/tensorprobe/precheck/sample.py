@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.precheck.both_sides import BothSides
+from tensorprobe.replay.both_sides import BothSides
 
 __all__ = ["Sample", "is_worth_a_sample", "samples_of"]
 

@@ -23,8 +23,8 @@ def _check_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.precheck.checker import Checker
-    from tensorprobe.precheck.devices import describe_device, open_device
     from tensorprobe.precheck.outcome import CallResult
+    from tensorprobe.replay.devices import describe_device, open_device
     from tensorprobe.store import open_dump
 
     device = open_device(settings["device"])

@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.call_split import flat_tensors, results_of
 from tensorprobe.blame.causes import Cause, common_factor
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.lone_calls import Consequences, find_follower
 from tensorprobe.blame.rules.evidence import CallInContext, Confidence, Evidence
 from tensorprobe.pairing.call_pairs import stretch_around
-from tensorprobe.records import TensorValue
+from tensorprobe.records import TensorValue, flat_tensors, results_of
 from tensorprobe.rounding.distance import Distance, is_nonfinite
 from tensorprobe.store import RankDump
 

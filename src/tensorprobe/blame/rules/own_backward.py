@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tensorprobe.blame.call_split import results_of
 from tensorprobe.blame.causes import Cause, common_factor
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.places import find_places
@@ -22,7 +21,7 @@ from tensorprobe.blame.rules.lone_call import follower_of, results_around
 from tensorprobe.errors import NameFormatError
 from tensorprobe.names import ApiCall, parse_call
 from tensorprobe.pairing.call_pairs import CallPair, stretch_around
-from tensorprobe.records import CallRecord, Frame, TensorValue
+from tensorprobe.records import CallRecord, Frame, TensorValue, results_of
 from tensorprobe.rounding.distance import Distance, statistics_distance
 from tensorprobe.store import RankDump
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorprobe.blame.agreement import StatisticsKey, statistics_key
-from tensorprobe.blame.call_split import flat_tensors
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.links import Links, Use
@@ -22,7 +21,7 @@ from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.pairing.call_pairs import CallPair
-from tensorprobe.records import CallRecord, TensorValue, Value
+from tensorprobe.records import CallRecord, TensorValue, Value, flat_tensors
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import CallAgreement, Distance, is_float, is_nonfinite
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from tensorprobe.replay.arguments import map_leaves, tensors_in
 from tensorprobe.replay.rebuild import RebuiltCall
+from tensorprobe.replay.script_parts.repeat import results_in
 
 __all__ = [
     "Side",
@@ -98,10 +99,10 @@ def run_forward(
             def replaced(value: Any) -> Any:
                 return swap.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
-            call = RebuiltCall(
-                call.function,
-                map_leaves(call.args, replaced),
-                map_leaves(dict(call.kwargs), replaced),
+            call = replace(
+                call,
+                args=map_leaves(call.args, replaced),
+                kwargs=map_leaves(dict(call.kwargs), replaced),
             )
             given = tensors_in((call.args, dict(call.kwargs)))
         versions = [tensor._version for tensor in given]
@@ -110,7 +111,7 @@ def run_forward(
             start = _now(device)
             result = call.run()
             seconds = _now(device) - start
-    outputs = _outputs_of(result)
+    outputs = results_in(result)
     written = {
         place: tensor
         for place, (tensor, version) in enumerate(zip(given, versions, strict=True))
@@ -171,22 +172,6 @@ def share_memory(
         bool(tensor.numel()) and tensor.untyped_storage().data_ptr() in memories
         for tensor in results
     )
-
-
-def _outputs_of(result: Any) -> list[torch.Tensor]:
-    tensors = tensors_in(result)
-    if tensors:
-        return tensors
-    numbers = result if isinstance(result, (tuple, list)) else (result,)
-    if numbers and all(isinstance(number, (bool, int, float, complex)) for number in numbers):
-        # As wide as Python's own numbers.
-        return [
-            torch.tensor(number, dtype=torch.float64)
-            if type(number) is float
-            else torch.tensor(number)
-            for number in numbers
-        ]
-    return []
 
 
 def _seed(seed: int, device: torch.device) -> None:

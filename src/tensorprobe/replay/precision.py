@@ -86,8 +86,8 @@ def with_dtypes(call: RebuiltCall, change: Callable[[torch.dtype], torch.dtype])
     def changed(value: Any) -> Any:
         return change(value) if isinstance(value, torch.dtype) else value
 
-    return RebuiltCall(
-        call.function, map_leaves(call.args, changed), map_leaves(call.kwargs, changed)
+    return replace(
+        call, args=map_leaves(call.args, changed), kwargs=map_leaves(dict(call.kwargs), changed)
     )
 
 

@@ -8,10 +8,9 @@ inputs ─► device, recorded dtype (under autocast if the result shows that it
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +18,11 @@ import torch
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.names import ApiCall
 from tensorprobe.operations.facts import WRITES_UNSEEN, undetermined_outputs
-from tensorprobe.precheck.kinds import is_in_place, needs_recorded_dtype
-from tensorprobe.precheck.noise import disturb
-from tensorprobe.precheck.precision import (
+from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.replay.arguments import map_leaves
+from tensorprobe.replay.chosen_places import find_axis, is_unordered
+from tensorprobe.replay.memory import require_room
+from tensorprobe.replay.precision import (
     is_raisable,
     raise_dtype,
     raise_tensor,
@@ -29,14 +30,13 @@ from tensorprobe.precheck.precision import (
     with_dtypes,
     with_own_epsilon,
 )
-from tensorprobe.precheck.side import Side, run_backward, run_forward
-from tensorprobe.precheck.stopwatch import Stopwatch
-from tensorprobe.records import CallRecord, TensorValue
-from tensorprobe.replay.arguments import map_leaves
-from tensorprobe.replay.memory import require_room
 from tensorprobe.replay.rebuild import RebuiltCall, rebuild_call
 from tensorprobe.replay.recorded import dict_places, tensor_values, wants_gradients
 from tensorprobe.replay.refusals import REFUSALS
+from tensorprobe.replay.script_parts.check import UNABLE
+from tensorprobe.replay.side import Side, run_backward, run_forward
+from tensorprobe.replay.special_calls import is_in_place, needs_recorded_dtype
+from tensorprobe.replay.stopwatch import Stopwatch
 from tensorprobe.summary.host import send
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "GradientsFor",
     "LoadInputs",
     "Noise",
+    "Repetition",
 ]
 
 LoadInputs = Callable[[], Sequence[torch.Tensor]]
@@ -56,18 +57,40 @@ _HALVES = {"torch.float16": torch.float16, "torch.bfloat16": torch.bfloat16}
 
 
 class Noise(NamedTuple):
-    """What moves one run: its inputs, and what its kernels hand on to each other."""
+    """What moves one run.
 
-    generator: torch.Generator
+    Attributes:
+        mode: moves what its kernels hand on to each other.
+        move_input: moves what it is given, in place; None if that stays.
+    """
+
     mode: AbstractContextManager[Any]
-    moves_inputs: bool
-    input_unit: float
+    move_input: Callable[[torch.Tensor], None] | None
 
 
-# What torch says where a device has no kernel of that kind.
-_UNABLE = re.compile(
-    "not (yet )?(implemented|supported|available)|NotImplemented|out of memory", re.I
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """What is needed to make a call again on both sides, in another process or by a script.
+
+    Attributes:
+        call: with its inputs on the CPU, which want gradients where they did.
+        gradients: what was sent back, one for each output.
+        wider: the dtype that takes the place of one of its own in the reference.
+        default: torch's default dtype in the reference; None: what it is.
+        half: the half that the result was recorded in, if it was one.
+        epsilon: what the reference is told and the call itself knows from its dtype.
+        copies: whether it is given copies of what wants gradients, because it writes into them.
+        sorts_along: the dimension of what it returns in any order.
+    """
+
+    call: RebuiltCall
+    gradients: tuple[torch.Tensor | None, ...] = ()
+    wider: Mapping[torch.dtype, torch.dtype] = field(default_factory=dict)
+    default: torch.dtype | None = None
+    half: torch.dtype | None = None
+    epsilon: float | None = None
+    copies: bool = False
+    sorts_along: int | None = None
 
 
 class CannotJudgeError(Exception):
@@ -222,12 +245,30 @@ class BothSides:
             self._versions = [tensor._version for tensor in base]
         return base
 
-    def as_recorded(self) -> RebuiltCall:
-        """Return the call with copies of its inputs, which want gradients where they did."""
+    def repetition(self) -> Repetition:
+        """Return the call as its last reference was made, with copies of its inputs."""
         base = self.inputs()
         flags = self._leaf_flags(base)
         copies = [_as_leaf(t.clone(), wanted) for t, wanted in zip(base, flags, strict=True)]
-        return self._rebuild(copies, _CPU)
+        plain, wider = self.plain, {}
+        if self.is_raised:
+            dtypes = (*(tensor.dtype for tensor in base), *_dtypes_in(plain))
+            dtypes = (*dtypes, self.autocast) if self.autocast is not None else dtypes
+            wider = {dtype: raise_dtype(dtype, self.real) for dtype in dtypes}
+        told = with_own_epsilon(plain, self.api_name, base) if self.is_raised else plain
+        order = plain.args, plain.kwargs
+        return Repetition(
+            call=self._rebuild(copies, _CPU),
+            gradients=self.sent,
+            wider={dtype: wide for dtype, wide in wider.items() if wide != dtype},
+            default=self.real if self.is_raised else None,
+            half=self._recorded_half,
+            epsilon=None if told is plain else told.kwargs["eps"],
+            copies=self.copies_leaves,
+            sorts_along=find_axis(self.api_name, *order)
+            if is_unordered(self.api_name, *order)
+            else None,
+        )
 
     # --- the device --------------------------------------------------------------------------
 
@@ -261,7 +302,7 @@ class BothSides:
             is_final = self.copies_leaves or not self._wants_gradients
             if is_final or not isinstance(err, RuntimeError):
                 refusal = self._refusal("the device", err)
-                is_unable = refusal.startswith("the dump") or bool(_UNABLE.search(refusal))
+                is_unable = refusal.startswith("the dump") or bool(UNABLE.search(refusal))
                 raise DeviceRefusesError(refusal, is_unable=is_unable) from err
         # Perhaps it writes into a leaf, which only a copy allows.
         self.copies_leaves = True
@@ -296,11 +337,7 @@ class BothSides:
 
     def _choose_precision(self, candidate: Side) -> None:
         plain = self.plain
-        dtypes = [tensor.dtype for tensor in self.inputs()]
-        map_leaves(
-            [list(plain.args), dict(plain.kwargs)],
-            lambda value: dtypes.append(value) if isinstance(value, torch.dtype) else None,
-        )
+        dtypes = [*(tensor.dtype for tensor in self.inputs()), *_dtypes_in(plain)]
         self.real = reference_dtype(dtypes)
         needs_own = needs_recorded_dtype(self.api_name, plain.args, plain.kwargs)
         self.is_raised = self._may_raise and not needs_own
@@ -353,8 +390,8 @@ class BothSides:
         tensors = []
         for tensor, is_wanted in zip(base, self._leaf_flags(base), strict=True):
             raised = self._raise(tensor)
-            if noise is not None and noise.moves_inputs:
-                disturb(raised, noise.input_unit, noise.generator)
+            if noise is not None and noise.move_input is not None:
+                noise.move_input(raised)
             tensors.append(_as_leaf(raised, is_wanted))
         call = self._rebuild(tensors, _CPU)
         if self.is_raised:
@@ -421,10 +458,10 @@ class BothSides:
             None if gradient is None else gradient.to(output.dtype, copy=noise is not None)
             for gradient, output in zip(self.sent, side.outputs, strict=True)
         ]
-        if noise is not None and noise.moves_inputs:
+        if noise is not None and noise.move_input is not None:
             for gradient in sent:
                 if gradient is not None:
-                    disturb(gradient, noise.input_unit, noise.generator)
+                    noise.move_input(gradient)
         run_backward(side, sent, _CPU, self.watch.phase("reference"))
 
     def run_both_again(self) -> tuple[Side, Side]:
@@ -492,3 +529,13 @@ class BothSides:
 
 def _as_leaf(tensor: torch.Tensor, is_wanted: bool) -> torch.Tensor:
     return tensor.detach().requires_grad_(is_wanted)
+
+
+def _dtypes_in(call: RebuiltCall) -> list[torch.dtype]:
+    """Return the dtypes among the arguments of a call."""
+    found: list[torch.dtype] = []
+    map_leaves(
+        [list(call.args), dict(call.kwargs)],
+        lambda value: found.append(value) if isinstance(value, torch.dtype) else None,
+    )
+    return found

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tensorprobe.blame.call_split import flat_tensors
-from tensorprobe.blame.replay import Load, Prepare, Readings
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ModuleCall, parse_call
-from tensorprobe.records import CallRecord, TensorValue
+from tensorprobe.records import CallRecord, TensorValue, flat_tensors
+from tensorprobe.replay.readings import Load, Prepare, Readings
 from tensorprobe.replay.refusals import REFUSALS
 
 __all__ = [

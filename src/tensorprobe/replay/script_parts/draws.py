@@ -9,15 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 
-from tensorprobe.dtypes import roundoff_of
-from tensorprobe.precheck.judge import Judgement, skipped
 from tensorprobe.rounding import tolerances
 
 __all__ = [
-    "dropout_probability",
+    "Drawn",
     "judge_distribution",
     "judge_dropout",
     "judge_dropout_gradient",
@@ -25,20 +24,25 @@ __all__ = [
 ]
 
 
-def dropout_probability(
-    api_type: str, args: tuple[object, ...], kwargs: dict[str, object]
-) -> float | None:
-    """Return the p that a call was given; None where it cannot be told."""
-    given = kwargs.get("p", args[1] if len(args) > 1 else None)
-    if given is None and api_type == "Functional":
-        return 0.5
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    return float(given) if is_number else None  # type: ignore[arg-type]
+class Drawn(NamedTuple):
+    """What is said of numbers that a call drew.
+
+    Attributes:
+        verdict: pass, error or SKIP.
+        message: why.
+        excess: how many times what is allowed was exceeded; 0 when it was not.
+        limit: how far apart distributions may be.
+    """
+
+    verdict: Literal["pass", "error", "SKIP"]
+    message: str
+    excess: float = 0.0
+    limit: float | None = None
 
 
 def judge_dropout(
     given: torch.Tensor, result: torch.Tensor, probability: float, *, groups: int | None = None
-) -> Judgement:
+) -> Drawn:
     """Judge the result of a dropout by its share of zeros and the size of what is left.
 
     Args:
@@ -48,7 +52,7 @@ def judge_dropout(
         groups: how many parts fall together, where whole channels do; None for single elements.
     """
     if given.shape != result.shape:
-        return Judgement(
+        return Drawn(
             "error", f"the shape is {list(result.shape)}, wanted {list(given.shape)}", excess=1e9
         )
     dtype = result.dtype
@@ -56,7 +60,7 @@ def judge_dropout(
     living = given != 0
     count = int(living.sum())
     if not count:
-        return skipped("the input is all zero, so no share of zeros can be told")
+        return Drawn("SKIP", "the input is all zero, so no share of zeros can be told")
     share = float((result[living] == 0).double().mean())
     trials = count if groups is None else min(groups, count)
     room = (
@@ -64,7 +68,7 @@ def judge_dropout(
         + 1 / trials
     )
     if abs(share - probability) > room:
-        return Judgement(
+        return Drawn(
             "error",
             f"the share of zeros is {share:.4g}, p is {probability:.4g} and {trials} draws allow "
             f"{room:.3g}",
@@ -77,26 +81,26 @@ def judge_dropout(
         step = float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
         beyond = ((result[kept] - expected).abs() - step).clamp_(min=0)
         error = float(beyond.div_(expected.abs()).max())
-        limit = tolerances.DROPOUT_ROUNDINGS * roundoff_of(dtype)
+        limit = tolerances.DROPOUT_ROUNDINGS * torch.finfo(dtype).eps / 2
         if error > limit:
-            return Judgement(
+            return Drawn(
                 "error",
                 f"what was kept is off by {error:.3g} from the input over 1 - p, over {limit:.3g}",
                 excess=error / limit,
             )
-    return Judgement("pass", f"judged by its share of zeros: {share:.4g} of {probability:.4g}")
+    return Drawn("pass", f"judged by its share of zeros: {share:.4g} of {probability:.4g}")
 
 
 def judge_dropout_gradient(
     given: torch.Tensor, result: torch.Tensor, gradient: torch.Tensor | None
-) -> Judgement:
+) -> Drawn:
     """Judge a dropout's gradient for an output gradient of ones: zero exactly where results are."""
     if gradient is None:
-        return Judgement("error", "there is no gradient", excess=1e9)
+        return Drawn("error", "there is no gradient", excess=1e9)
     wrong = int(((gradient == 0) != (result == 0))[given != 0].sum())
     if wrong:
-        return Judgement("error", f"{wrong} gradients are not zero where results are", excess=1e9)
-    return Judgement("pass", "zero where the result is")
+        return Drawn("error", f"{wrong} gradients are not zero where results are", excess=1e9)
+    return Drawn("pass", "zero where the result is")
 
 
 def judge_distribution(
@@ -105,7 +109,7 @@ def judge_distribution(
     *,
     groups: int | None = None,
     spread: float = 0.0,
-) -> Judgement:
+) -> Drawn:
     """Judge random numbers by how they are spread, against others of the same call.
 
     Args:
@@ -116,7 +120,7 @@ def judge_distribution(
             those of a row that is made to add up to 1, are further apart than so many draws.
     """
     if candidate.shape != reference.shape or candidate.dtype != reference.dtype:
-        return Judgement(
+        return Drawn(
             "error",
             f"the device gave {candidate.dtype} {list(candidate.shape)}, the CPU "
             f"{reference.dtype} {list(reference.shape)}",
@@ -124,14 +128,14 @@ def judge_distribution(
         )
     count = candidate.numel() * (2 if candidate.is_complex() else 1)
     if not count:
-        return Judgement("pass", "no elements")
+        return Drawn("pass", "no elements")
     gap = _gap(candidate, reference)
     draws = count if groups is None else min(groups, count)
     limit = max(tolerances.DRAWS_APART * math.sqrt(2 / draws), tolerances.DRAWS_SPREADS * spread)
     text = f"judged by its distribution: the largest gap is {gap:.3g}, {draws} draws allow"
     if gap > limit:
-        return Judgement("error", f"{text} {limit:.3g}", excess=gap / limit, limit=limit)
-    return Judgement("pass", f"{text} {min(limit, 1.0):.3g}")
+        return Drawn("error", f"{text} {limit:.3g}", excess=gap / limit, limit=limit)
+    return Drawn("pass", f"{text} {min(limit, 1.0):.3g}")
 
 
 def spread_of(draws: Sequence[torch.Tensor]) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from tensorprobe.precheck.draws import (
-    dropout_probability,
+from tensorprobe.replay.script_parts.draws import (
     judge_distribution,
     judge_dropout,
     judge_dropout_gradient,
@@ -38,13 +37,6 @@ def test_gradients_are_zero_where_results_are() -> None:
     result = torch.tensor([0.0, 2.0, 0.0, 2.0])
     assert judge_dropout_gradient(given, result, result).verdict == "pass"
     assert judge_dropout_gradient(given, result, result.flip(0)).verdict == "error"
-
-
-def test_the_probability_of_a_call() -> None:
-    assert dropout_probability("Functional", (torch.ones(1),), {}) == 0.5
-    assert dropout_probability("Torch", (torch.ones(1), 0.25, True), {}) == 0.25
-    assert dropout_probability("Functional", (torch.ones(1),), {"p": 0.1}) == 0.1
-    assert dropout_probability("Torch", (torch.ones(1),), {}) is None
 
 
 def test_distributions_are_told_apart() -> None:

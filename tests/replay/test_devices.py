@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tensorprobe.errors import ConfigError
-from tensorprobe.precheck.devices import open_device
+from tensorprobe.replay.devices import open_device
 
 
 def test_a_name_is_taken_as_torch_takes_it() -> None:
