@@ -186,6 +186,8 @@ def test_a_mean_holds_still_where_single_elements_are_rounded(tmp_path: Path) ->
     # Its largest element would have to be off by twenty times as much.
     assert answer.first is not None and answer.first.output is not None
     assert answer.first.output < 2.0**-10
+    # And it is told why so little is allowed.
+    assert "(rounding, averaged over the elements)" in answer.first.cause.text
 
 
 def test_a_mean_of_few_elements_may_move(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class UnexplainedResult(Evidence):
         return Cause(
             "computation",
             f"its result is off by {found.output.value:.1e} of its size; its inputs and rounding "
-            f"explain {found.allowed:.1e}",
+            f"explain {found.allowed:.1e} ({found.limit.main_term.reason})",
             _PROVE,
         )
 
