@@ -10,12 +10,13 @@ WORKERS := --numprocesses logical --maxprocesses 8 --dist worksteal
 # Some processors announce AMX and stop a process that uses it; see CONTRIBUTING.md.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test check score bench docs clean
 
 help:
 	@echo "make demo   set up, then show the main job on a built-in example"
 	@echo "make test   set up, then run all tests"
 	@echo "make check  format, lint, types and tests: what CI runs"
+	@echo "make score  ask blame about all pairs; says which answers a change of the code has changed"
 	@echo "make bench  run the benchmarks and print their table"
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove everything that these targets made"
@@ -36,6 +37,16 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(WORKERS)
+
+# Pairs are made once; faultbench is taken from ../shared, or the few pairs of tests/data.
+PAIRS := benchmarks/data/pairs
+$(PAIRS): | $(STAMP)
+	rm -rf $@.part
+	$(BIN)/python benchmarks/blame_pairs.py $@.part --set first
+	mv $@.part $@
+
+score: $(PAIRS)
+	$(BIN)/python benchmarks/blame.py $(PAIRS) --since benchmarks/data/answers.json
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py
