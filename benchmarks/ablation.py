@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import itertools
 import json
 import multiprocessing
 import os
@@ -153,12 +152,14 @@ class Memory:
 
     Attributes:
         is_fresh: whether calls are replayed again, as a tolerance of replays is another one.
-        read: the tolerances that were read while calls were replayed.
+        read: the tolerances that were read at all: others are of other rooms.
+        read_by_replays: those that were read while calls were replayed.
     """
 
     def __init__(self) -> None:
         self.is_fresh = False
         self.read: set[str] = set()
+        self.read_by_replays: set[str] = set()
         self._is_replaying = False
         self._answers: dict[str, Answer] = {}
         self._distances: dict[Any, Any] = {}
@@ -170,8 +171,10 @@ class Memory:
 
         class Watched(ModuleType):
             def __getattribute__(self, name: str) -> Any:
-                if memory._is_replaying and name.isupper():
+                if name.isupper():
                     memory.read.add(name)
+                    if memory._is_replaying:
+                        memory.read_by_replays.add(name)
                 return super().__getattribute__(name)
 
         def meter(self: Meter, candidate: Side, reference: Side, known: Any = None) -> None:
@@ -226,12 +229,16 @@ def replay(order: Any, ours: Side, theirs: Side) -> Answer:
 
 def switches() -> Iterator[Switch]:
     """Yield every rule left out, and every tolerance halved and doubled."""
+    # `all_tolerances` reads each of them, too.
+    read = frozenset(MEMORY.read)
     for name in ("LONE_CALL_RULES", "SHARED_CALL_RULES", "RUN_RULES"):
         rules = getattr(analyse, name)
         for rule in rules:
             others = tuple(other for other in rules if other is not rule)
             yield Switch(rule.__name__, "left out", analyse, name, others)
     for tolerance in all_tolerances():
+        if tolerance.name not in read:
+            continue
         for change, factor in (("halved", 0.5), ("doubled", 2)):
             value = tolerance.value * factor
             if isinstance(tolerance.value, int):
@@ -262,8 +269,8 @@ def ask_all(cases: Sequence[Case]) -> dict[str, str]:
 
 def score(number: int) -> str:
     """Return how answers change under a switch, in words; empty if none does."""
-    switch = next(itertools.islice(switches(), number, None))
-    MEMORY.is_fresh = switch.attribute in MEMORY.read
+    switch = SWITCHES[number]
+    MEMORY.is_fresh = switch.attribute in MEMORY.read_by_replays
     with switch.thrown():
         outcomes = ask_all(CASES)
     changes: dict[str, list[str]] = {}
@@ -284,6 +291,7 @@ def count(outcomes: Iterable[str]) -> str:
 MEMORY = Memory()
 CASES: list[Case] = []
 BASELINE: dict[str, str] = {}
+SWITCHES: list[Switch] = []
 
 
 def main() -> None:
@@ -309,11 +317,11 @@ def main() -> None:
         MEMORY.install()
         BASELINE.update(ask_all(CASES))
         print(f"{len(CASES)} answers: {count(BASELINE.values())}", flush=True)
-        chosen = [it for it in enumerate(switches()) if arguments.only in it[1].name]
+        SWITCHES.extend(switch for switch in switches() if arguments.only in switch.name)
         # Children inherit what was read and replayed.
         with multiprocessing.get_context("fork").Pool(arguments.processes) as pool:
-            told = pool.imap(score, [number for number, _ in chosen])
-            for (_, switch), changes in zip(chosen, told, strict=True):
+            told = pool.imap(score, range(len(SWITCHES)))
+            for switch, changes in zip(SWITCHES, told, strict=True):
                 if arguments.markdown:
                     print(
                         f"| `{switch.name}` | {switch.change} | {changes or 'nothing'} |",
