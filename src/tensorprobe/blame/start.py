@@ -9,9 +9,9 @@ the fault enters, and it is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tensorprobe.blame.agreement import statistics_key
 from tensorprobe.blame.links import Links, Use
@@ -25,6 +25,9 @@ from tensorprobe.rounding.distance import CallAgreement, Distance, is_float
 __all__ = ["StartDifferences", "find_start_differences", "is_parameter", "may_be_made"]
 
 
+Kind = Literal["none", "state", "weights", "data"]
+
+
 @dataclass(frozen=True, slots=True)
 class StartDifferences:
     """What came from outside and differs.
@@ -35,13 +38,13 @@ class StartDifferences:
         compared: how many tensors came from outside, each counted once.
     """
 
-    kind: Literal["none", "state", "weights", "data"]
+    kind: Kind
     places: tuple[tuple[Use, Distance], ...]
     compared: int
 
 
 def find_start_differences(
-    pairs: list[CallPair],
+    pairs: Sequence[CallPair],
     agreements: Mapping[str, CallAgreement],
     links: Links,
     backgrounds: Mapping[str, float],
@@ -59,72 +62,102 @@ def find_start_differences(
         unexplained: calls whose results their inputs do not explain. Behind the first of them, what
             no recorded call made may be its work: not all that runs is recorded.
     """
-    fed = {use.call for use in links.external}
-    first = next(
-        (pair.position for pair in pairs if pair.reference and pair.reference.name in fed), -1
-    )
-    # What an optimizer or a collective reads after that are gradients, made by this run.
-    back = next((pair.position for pair in pairs if pair.phase == "backward"), len(pairs))
+    outside = list(_find_outside(pairs, agreements, links, backgrounds))
     wrong = next((pair.position for pair in pairs if pair.name in unexplained), len(pairs))
-    found: list[tuple[Use, Distance, bool]] = []
-    weights: list[tuple[Use, Distance]] = []
+    least = tolerances.USUAL_TIMES * carried
+    found = [
+        item
+        for item in outside
+        if (item.pair.position <= wrong or not may_be_made(item.pair, item.distance))
+        and _differs(item.distance, max(_noise(item, backgrounds[item.pair.name]), least))
+    ]
+    kind = _kind_of(found, len(outside), _first_fed(pairs, links))
+    if kind in ("data", "weights"):
+        # Now that the runs are known to differ from the start, no weight is taken for noise.
+        weights = (item for item in outside if _is_own_weight(item) and _differs(item.distance, 0))
+        chosen = {id(item) for item in found}
+        found += [item for item in weights if id(item) not in chosen]
+        found.sort(key=lambda item: item.pair.position)
+    places = tuple((Use(item.pair.name, item.distance.place), item.distance) for item in found)
+    return StartDifferences(kind, places, len(outside))
+
+
+class _Outside(NamedTuple):
+    """A tensor that no recorded call made, where it is used first.
+
+    Attributes:
+        pair: the call that is given it.
+        distance: how far it is from its partner.
+        noisiest: the largest distance of a result before.
+    """
+
+    pair: CallPair
+    distance: Distance
+    noisiest: float
+
+
+def _find_outside(
+    pairs: Sequence[CallPair],
+    agreements: Mapping[str, CallAgreement],
+    links: Links,
+    backgrounds: Mapping[str, float],
+) -> Iterator[_Outside]:
+    """Yield what forward calls are given from outside, each once, in the order of the run."""
     seen: set[object] = set()
-    most = 0.0
+    noisiest = 0.0
     for pair in pairs:
-        if pair.phase != "forward" or pair.reference is None or pair.candidate is None:
-            continue
-        if pair.position > back:
+        if pair.phase == "backward":
+            # What an optimizer or a collective reads after that are gradients, made by this run.
             break
+        if pair.reference is None or pair.candidate is None:
+            continue
         for distance in agreements[pair.name].inputs:
             use = Use(pair.reference.name, distance.place)
             key: object = links.external.get(use)
             if use in links.masks and not _may_be_made_here(pair, backgrounds[pair.name]):
                 # The same pair of masks is as far apart wherever it is used.
                 key = (distance.candidate.shape, distance.value)
-            if key is None:
-                continue
             # Biases that are all zeros look alike in one run, and are others in the other.
-            key = (key, statistics_key(distance.candidate))
-            if key in seen:
-                continue
-            seen.add(key)
-            is_passed = pair.name.startswith("Module.") and distance.place.startswith("input")
-            if _is_weight(distance) and not is_passed and _differs(distance, 0.0):
-                weights.append((Use(pair.name, distance.place), distance))
-            if pair.position > wrong and may_be_made(pair, distance):
-                continue
-            noise = _noise(pair, distance, backgrounds[pair.name], most)
-            if _differs(distance, max(noise, tolerances.USUAL_TIMES * carried)):
-                found.append(
-                    (Use(pair.name, distance.place), distance, _is_data(pair, distance, first))
-                )
+            both = (key, statistics_key(distance.candidate))
+            if key is not None and both not in seen:
+                seen.add(both)
+                yield _Outside(pair, distance, noisiest)
         results = (d.value for d in agreements[pair.name].outputs if is_float(d.candidate))
-        most = max([most, *(value for value in results if value < 1)])
-    places = tuple((use, distance) for use, distance, _ in found)
-    if any(is_data for _, _, is_data in found):
-        kind: Literal["none", "state", "weights", "data"] = "data"
-    elif len({use.call for use, _ in places}) >= tolerances.START_CALLS and len(
-        found
-    ) >= tolerances.START_SHARE * len(seen):
-        kind = "weights"
-    else:
-        kind = "state" if found else "none"
-    if kind in ("data", "weights"):
-        # Now that the runs are known to differ from the start, no weight is taken for noise.
-        chosen = dict(places)
-        order = {pair.name: pair.position for pair in pairs if pair.candidate is not None}
-        chosen.update(weights)
-        places = tuple(sorted(chosen.items(), key=lambda item: order[item[0].call]))
-    return StartDifferences(kind, places, len(seen))
+        noisiest = max([noisiest, *(value for value in results if value < 1)])
 
 
-def _noise(pair: CallPair, distance: Distance, background: float, most: float) -> float:
+def _first_fed(pairs: Sequence[CallPair], links: Links) -> int:
+    """Return the position of the first call that is given something from outside; -1: none."""
+    fed = {use.call for use in links.external}
+    return next(
+        (pair.position for pair in pairs if pair.reference and pair.reference.name in fed), -1
+    )
+
+
+def _kind_of(found: Sequence[_Outside], compared: int, first: int) -> Kind:
+    if any(_is_data(item.pair, item.distance, first) for item in found):
+        return "data"
+    calls = {item.pair.name for item in found}
+    is_most = len(found) >= tolerances.START_SHARE * compared
+    if len(calls) >= tolerances.START_CALLS and is_most:
+        return "weights"
+    return "state" if found else "none"
+
+
+def _is_own_weight(item: _Outside) -> bool:
+    """Whether a tensor is a weight of the call, and not handed to a module from outside."""
+    is_passed = item.pair.name.startswith("Module.") and item.distance.place.startswith("input")
+    return _is_weight(item.distance) and not is_passed
+
+
+def _noise(item: _Outside, background: float) -> float:
     """Return how far the noise of the calls before may have moved a tensor from outside.
 
     It does not reach a parameter. What else needs a gradient may be one, or the result of a call
     that was not recorded, unless it is known where its call takes parameters. Such a call may have
     been given the noisiest of all results.
     """
+    pair, distance, noisiest = item
     if is_parameter(pair, distance):
         return 0.0
     is_known = pair.name.startswith("Module.") or operation_of(pair.name) in PARAMETER_PLACES
@@ -132,7 +165,7 @@ def _noise(pair: CallPair, distance: Distance, background: float, most: float) -
         return tolerances.USUAL_TIMES * background
     if not is_known:
         return tolerances.PARAMETER_TIMES * background
-    return max(tolerances.USUAL_TIMES * background, tolerances.PARAMETER_TIMES * most)
+    return max(tolerances.USUAL_TIMES * background, tolerances.PARAMETER_TIMES * noisiest)
 
 
 def _may_be_made_here(pair: CallPair, background: float) -> bool:
