@@ -34,6 +34,20 @@ def peer_dumps() -> Path:
     return peer_root()
 
 
+@pytest.fixture
+def must_end() -> Iterator[None]:
+    """Make a test that would wait or count for ever a test that fails, and says where it stood."""
+
+    def fail(_number: int, _frame: object) -> None:
+        raise AssertionError("this does not end")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(autouse=True)
 def _no_debugger_stays() -> Iterator[None]:
     """Every test ends without a capture that goes on."""
