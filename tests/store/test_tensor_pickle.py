@@ -20,6 +20,9 @@ from tensorprobe.dtypes import DTYPES
 from tensorprobe.errors import TensorFileError, UnsafeFileError
 from tensorprobe.store.tensor_pickle import TensorPickle, read_tensor_pickle, shown
 
+pytestmark = pytest.mark.same_without_c
+
+
 GLOBAL_TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0" + b"0X\x03\0\0\0cpuK\x06tQ"
 HOOKS = b"\x89ccollections\nOrderedDict\n)R"
