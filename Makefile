@@ -7,15 +7,20 @@ STAMP := $(VENV)/.installed
 # As many processes as there are cores, and eight at most: each takes a gigabyte or two.
 WORKERS := --numprocesses logical --maxprocesses 8 --dist worksteal
 
+# Once more without our compiled code: the rooms that have a twin in C for most of what they do.
+WITHOUT_C := tests/capture tests/store
+
 # Some processors announce AMX and stop a process that uses it; see CONTRIBUTING.md.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+# Hundreds of processes import us and torch; each would compile all of it again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test check score bench docs clean
+.PHONY: help demo test test-without-c types check score bench docs clean
 
 help:
 	@echo "make demo   set up, then show the main job on a built-in example"
 	@echo "make test   set up, then run all tests"
-	@echo "make check  format, lint, types and tests: what CI runs"
+	@echo "make check  format, lint, types, tests, and some once more without C: what CI runs"
 	@echo "make score  ask blame about all pairs; says which answers a change of the code has changed"
 	@echo "make bench  run the benchmarks and print their table"
 	@echo "make docs   build the documentation into site/"
@@ -23,7 +28,7 @@ help:
 
 $(STAMP): pyproject.toml compat/pyproject.toml setup.py constraints.txt $(wildcard src/tensorprobe/_*.[ch] src/tensorprobe/*/_*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./compat
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]' --editable ./compat
 	touch $@
 
 demo: $(STAMP)
@@ -32,11 +37,22 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(WORKERS)
 
+test-without-c: $(STAMP)
+	TENSORPROBE_NO_KERNEL=1 $(BIN)/python -m pytest $(WORKERS) -m 'not same_without_c' $(WITHOUT_C)
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+# The types, which one core is enough for, beside the tests; these one after the other.
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest $(WORKERS)
+	$(MAKE) --no-print-directory --jobs=2 types tests-twice
+
+.PHONY: tests-twice
+tests-twice:
+	$(MAKE) --no-print-directory --jobs=1 test
+	$(MAKE) --no-print-directory --jobs=1 test-without-c
 
 # Pairs are made once; faultbench is taken from ../shared, or the few pairs of tests/data.
 PAIRS := benchmarks/data/pairs

@@ -6,10 +6,13 @@ import os
 
 # Some processors announce AMX and stop a process that uses it; torch must not find out.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Threads of torch that wait for each other spin, on cores that other processes of tests need.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import fcntl
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,35 @@ def peer_root() -> Path:
 @pytest.fixture
 def peer_dumps() -> Path:
     return peer_root()
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a file that one of the processes that run the tests makes for all of them."""
+    shared = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    path = shared / name
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            unfinished = shared / f"{name}.unfinished"
+            make(unfinished)
+            unfinished.rename(path)
+    return path
+
+
+@pytest.fixture
+def must_end() -> Iterator[None]:
+    """Make a test that would wait or count for ever a test that fails, and says where it stood."""
+
+    def fail(_number: int, _frame: object) -> None:
+        raise AssertionError("this does not end")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)

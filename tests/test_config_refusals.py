@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -120,13 +119,12 @@ def test_a_wrong_argument_is_called_an_argument(tmp_path: Path) -> None:
     assert message == f"argument data_mode holds 'inputs', wanted {MODES}; did you mean 'input'?"
 
 
+@pytest.mark.usefixtures("must_end")
 def test_an_endless_range_as_an_argument_is_refused() -> None:
-    start = time.monotonic()
     with pytest.raises(ConfigError, match="at most 1000001 numbers"):
         load_config(step=range(10**12))
     with pytest.raises(ConfigError, match="step holds a huge number, wanted numbers from 0"):
         load_config(step=[10**6000])
-    assert time.monotonic() - start < 8
 
 
 def test_a_long_value_is_shortened(tmp_path: Path) -> None:

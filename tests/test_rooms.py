@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from conftest import REPOSITORY
 
@@ -124,37 +123,41 @@ def imports_of(path: Path) -> Iterator[str]:
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_room_imports_only_rooms_to_its_left(path: Path) -> None:
-    room = room_of(path)
-    allowed = MAY_IMPORT[room]
-    for name in imports_of(path):
-        parts = name.split(".")
-        if parts[0] == "tensorprobe" and len(parts) > 1:
-            assert parts[1] == room or parts[1] in allowed or "*" in allowed, (
-                f"{path} imports {name}"
-            )
+def test_a_room_imports_only_rooms_to_its_left() -> None:
+    forbidden = []
+    for path in FILES:
+        room = room_of(path)
+        allowed = MAY_IMPORT[room]
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] != "tensorprobe" or len(parts) == 1 or "*" in allowed:
+                continue
+            if parts[1] != room and parts[1] not in allowed:
+                forbidden.append(f"{path.relative_to(REPOSITORY)} imports {name}")
+    assert not forbidden, "\n".join(forbidden)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_room_needs_only_the_packages_it_may(path: Path) -> None:
-    import sys
-
-    room = room_of(path)
-    for name in imports_of(path):
-        top = name.partition(".")[0]
-        known = top in sys.stdlib_module_names or top in ("tensorprobe", "")
-        assert known or top in ALLOWED_THIRD_PARTY.get(room, set()), f"{path} imports {name}"
+def test_a_room_needs_only_the_packages_it_may() -> None:
+    forbidden = []
+    for path in FILES:
+        allowed = {"tensorprobe", "", *ALLOWED_THIRD_PARTY.get(room_of(path), set())}
+        forbidden += foreign_imports(path, allowed)
+    assert not forbidden, "\n".join(forbidden)
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "compat/src").rglob("*.py")), ids=str)
-def test_the_older_names_need_tensorprobe_alone(path: Path) -> None:
-    import sys
-
+def test_the_older_names_need_tensorprobe_alone() -> None:
     own = {"tensorprobe", "tensorprobe_compat", "msprobe", "ptdbg_ascend", "api_accuracy_checker"}
-    for name in imports_of(path):
-        top = name.partition(".")[0]
-        assert top in own or top in sys.stdlib_module_names, f"{path} imports {name}"
+    files = sorted((REPOSITORY / "compat/src").rglob("*.py"))
+    assert files
+    forbidden = [line for path in files for line in foreign_imports(path, own)]
+    assert not forbidden, "\n".join(forbidden)
+
+
+def foreign_imports(path: Path, allowed: set[str]) -> list[str]:
+    """The imports of a file that neither Python brings along nor `allowed` names."""
+    known = allowed | sys.stdlib_module_names
+    names = [name for name in imports_of(path) if name.partition(".")[0] not in known]
+    return [f"{path.relative_to(REPOSITORY)} imports {name}" for name in names]
 
 
 def test_every_room_of_the_table_exists() -> None:

@@ -20,6 +20,9 @@ from tensorprobe.capture.api_list import OWN_LIST, ApiList
 from tensorprobe.capture.apis import as_in_dump
 from tensorprobe.errors import ConfigError
 
+pytestmark = pytest.mark.same_without_c
+
+
 ONES = torch.ones(2, 2)
 
 

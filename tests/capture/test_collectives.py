@@ -34,6 +34,9 @@ from tensorprobe.records import (
 )
 from tensorprobe.store.dump import RankDump
 
+pytestmark = pytest.mark.same_without_c
+
+
 # Some of what is used here is private or has no types.
 dist: Any = torch.distributed
 multiprocessing: Any = torch.multiprocessing

@@ -16,6 +16,7 @@ from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger, host_write_pool
 from tensorprobe.system.cores import count_cores
+from warm_python import run_warm
 
 __all__ = ["every_core"]
 
@@ -65,6 +66,7 @@ def capture_in_a_process(folder: Path, cores: str, *, is_compiled: bool) -> bool
         env={
             **{key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"},
             "TENSORPROBE_NO_KERNEL": "" if is_compiled else "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
         },
         capture_output=True,
         text=True,
@@ -120,7 +122,7 @@ debugger.close()
 
 
 def test_a_file_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], check=True)
+    run_warm(LIMITED, tmp_path, check=True)
     text = "".join(records_of(tmp_path))
     assert '"Tensor.__mul__.0.forward"' in text
     assert '"Tensor.__mul__.0.forward.output.0.pt"' not in text
@@ -154,7 +156,7 @@ os.waitpid(child, 0)
 
 def test_a_forked_child_waits_for_no_thread(tmp_path: Path) -> None:
     # A child of a fork has none of its parent's threads.
-    subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], check=True, timeout=120)
+    run_warm(FORKED, tmp_path, check=True)
     for name in ("parent", "child"):
         found = [path.name for path in (tmp_path / name).rglob("*.pt")]
         assert "Tensor.__add__.0.forward.output.0.pt" in found
@@ -177,7 +179,7 @@ os.waitpid(child, 0)
 
 
 def test_a_child_that_imports_us_after_the_fork_waits_for_no_thread(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", IMPORTED_LATER, str(tmp_path)], check=True, timeout=120)
+    run_warm(IMPORTED_LATER, tmp_path, check=True)
     assert list(tmp_path.rglob("Tensor.__add__.0.forward.output.0.pt"))
 
 
@@ -208,8 +210,7 @@ with PrecisionDebugger(task="tensor", dump_path=sys.argv[1], level="L0") as debu
 
 def test_a_child_forked_in_a_step_waits_for_no_thread(tmp_path: Path) -> None:
     # Its tensors are measured, though nothing of it is written.
-    script = [sys.executable, "-c", FORKED_IN_A_STEP, str(tmp_path)]
-    subprocess.run(script, check=True, timeout=60)
+    run_warm(FORKED_IN_A_STEP, tmp_path, check=True)
     assert list(tmp_path.rglob("*.pt"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.system.interrupts import uninterrupted
+from warm_python import run_warm
 
 __all__ = ["every_core"]
 
@@ -50,12 +50,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("seconds", [0.05, 0.11, 0.2])
 def test_ctrl_c_leaves_whole_files_alone(tmp_path: Path, seconds: float) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(tmp_path), str(seconds)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run = run_warm(INTERRUPTED, tmp_path, seconds, check=True)
     assert run.stdout.strip() == "interrupted", run.stderr
     for path in tmp_path.rglob("*.pt"):
         assert torch.load(path, weights_only=True) is not None
@@ -285,7 +280,7 @@ debugger.close()
 
 @pytest.mark.parametrize("free", [1, 3])
 def test_few_files_that_may_be_open_cost_no_file(tmp_path: Path, free: int) -> None:
-    subprocess.run([sys.executable, "-c", CROWDED, str(tmp_path), str(free)], check=True)
+    run_warm(CROWDED, tmp_path, free, check=True)
     values = [
         value
         for call in calls_of(tmp_path)[0].values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from torch import nn
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.records import TensorValue
+from warm_python import run_warm
 
 
 def make_config(folder: Path, **fields: object) -> Path:
@@ -134,12 +134,7 @@ debugger.step()
 
 
 def test_data_that_cannot_be_written_are_null_in_their_records(tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    answer = run_warm(FULL_DISK, tmp_path, check=True)
     # Told once; the files that fit are there, the weights of 256 KB are not.
     assert answer.stderr.count("could not be written") == 1
     part = open_dump(tmp_path).parts[0]
@@ -233,10 +228,7 @@ debugger.step()
 
 
 def test_a_fork_in_the_middle_of_a_step_disturbs_nothing(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-c", FORK, str(tmp_path)], check=True, timeout=120, env=environment
-    )
+    run_warm("import torch\ntorch.set_num_threads(1)\n" + FORK, tmp_path, check=True)
     dump = open_dump(tmp_path)
     assert len(dump.parts) == 1 and dump.parts[0].gaps == ()
     for call in dump:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.system.cores import count_cores
+from warm_python import run_warm
 
 
 def layouts() -> dict[str, torch.Tensor]:
@@ -121,10 +121,10 @@ def test_checksums_and_npy_have_c_order(tmp_path: Path, fields: dict[str, str]) 
 
 
 SCRIPT = """
-import sys
+import os, sys
 from pathlib import Path
 import torch
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(os.pathsep)
 from test_kept_order import capture, layouts
 torch.set_num_threads(int(sys.argv[3]))
 torch.ones(1 << 22).add(1)
@@ -136,18 +136,9 @@ def test_files_are_the_same_without_compiled_code(tmp_path: Path) -> None:
     contents = []
     for is_compiled in (True, False):
         folder = tmp_path / str(is_compiled)
-        subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                SCRIPT,
-                os.path.dirname(__file__),
-                str(folder),
-                str(torch.get_num_threads()),
-            ],
-            env={**os.environ, "TENSORPROBE_NO_KERNEL": "" if is_compiled else "1"},
-            check=True,
-        )
+        environment = {**os.environ, "TENSORPROBE_NO_KERNEL": "" if is_compiled else "1"}
+        words = (os.pathsep.join(sys.path), folder, torch.get_num_threads())
+        run_warm(SCRIPT, *words, environment=environment, check=True)
         files = sorted(folder.rglob("dump_tensor_data/*.pt"))
         contents.append({path.name: path.read_bytes() for path in files})
     assert len(contents[0]) == 2 * len(layouts())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from tensorprobe.capture import PrecisionDebugger
 from tensorprobe.records import ScalarValue, TensorValue, Value
 from tensorprobe.store.dump import RankDump
 from torch_abilities import tells_of_indexing
+from warm_python import run_warm
 
 # Where they are, types of torch's own are missing.
 backward: Any = torch.autograd.backward
@@ -302,5 +301,5 @@ def test_the_compiler_is_not_imported(tmp_path: Path) -> None:
         "    torch.ones(2, requires_grad=True).exp().sum().backward()\n"
         "assert 'torch._dynamo' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    run_warm(script, tmp_path, check=True)
     assert "Aten.exp.0.forward" in open_dump(tmp_path).parts[0].names

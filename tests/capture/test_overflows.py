@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import models
@@ -17,6 +15,7 @@ from overflow_runs import LateStatistics, search, try_search
 from tensorprobe import Dump, PrecisionDebugger, open_dump
 from tensorprobe.records import TensorValue
 from tensorprobe.replay.rebuild import load_tensor
+from warm_python import run_warm
 
 
 @pytest.fixture(params=["at once", "late"], autouse=True)
@@ -381,7 +380,7 @@ def test_a_run_that_is_killed_soon_after_leaves_its_overflow(tmp_path: Path) -> 
         "    torch.tanh(torch.ones(3))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL)
+    run_warm(program)
     dump = open_dump(tmp_path)
     assert names(dump) == ["Torch.log.0.forward"]
     assert torch.equal(data_of(dump, "Torch.log.0.forward", side="input")[0], torch.zeros(3))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from tensorprobe import (
     save,
 )
 from tensorprobe.records import TensorValue
+from warm_python import run_warm
 
 
 class SentStatistics(LateStatistics):
@@ -146,7 +145,4 @@ def test_a_forked_process_is_captured_once_it_starts_by_itself(
 
 
 def run_program(program: str, folder: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False
-    )
-    assert answer.returncode == 0, answer.stderr
+    run_warm(program, folder, check=True)

@@ -18,6 +18,9 @@ from tensorprobe.cli import main
 from tensorprobe.config import Config
 from tensorprobe.errors import ConfigError
 
+pytestmark = pytest.mark.same_without_c
+
+
 TRAIN = """\
 import multiprocessing, os, sys
 import torch

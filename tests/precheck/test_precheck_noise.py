@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from tensorprobe.precheck.noise import RoundingNoise, disturb
+from warm_python import run_warm
 
 
 def noise(dtype: torch.dtype, unit: float) -> RoundingNoise:
@@ -85,5 +83,5 @@ with RoundingNoise(torch.float32, 2.0**-24, torch.Generator()):
     torch.autograd.grad(result.sum(), given)
 print("torch._dynamo" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = run_warm(script)
     assert done.stdout.strip() == "False", done.stderr

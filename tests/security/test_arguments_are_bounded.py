@@ -6,7 +6,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,6 @@ def dump_of(folder: Path, records: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("command", ["precheck", "overflow"])
 def test_what_asks_for_too_much_is_skipped_before_it_is_made(command: str, tmp_path: Path) -> None:
     dump = dump_of(tmp_path / "dump", HUGE)
-    started = time.monotonic()
     with (tmp_path / "stdout").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tensorprobe", command, str(dump), "-o", str(tmp_path / "out")],
@@ -79,7 +77,6 @@ def test_what_asks_for_too_much_is_skipped_before_it_is_made(command: str, tmp_p
     # Nothing of it came to memory: kilobytes of the largest process below, which begins as a copy.
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert usage.ru_maxrss < ours + 1_500_000
-    assert time.monotonic() - started < 120
     results = "".join(path.read_text() for path in (tmp_path / "out").glob("*result*.csv"))
     assert "died" not in results and "no answer" not in results
     if command == "precheck":

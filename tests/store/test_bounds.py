@@ -66,8 +66,12 @@ def test_a_name_that_is_too_long_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["show", "compare", "blame", "overflow"])
 def test_commands_answer_with_a_line_and_little_memory(tmp_path: Path, command: str) -> None:
+    # One of each way to be too large; each of them alone is read above.
+    chosen = [
+        LARGE[key] for key in ("a million values inside", "a long text", "a long way", "deep")
+    ]
     entries = ",\n  ".join(
-        f'"Torch.mul.{number}.forward": {bad}' for number, bad in enumerate(LARGE.values())
+        f'"Torch.mul.{number}.forward": {bad}' for number, bad in enumerate(chosen)
     )
     path = write(tmp_path / "a", entries)
     arguments = [command, str(path)]

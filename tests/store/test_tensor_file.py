@@ -656,7 +656,7 @@ def damaged_copies(count: int) -> Iterator[bytes]:
 
 
 FUZZ = """
-import json, resource, struct, sys, time
+import json, resource, struct, sys
 import numpy as np
 from tensorprobe.errors import TensorprobeError
 from tensorprobe.store.tensor_file import load_tensor
@@ -666,13 +666,22 @@ pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (128 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 loaded = refused = at = 0
-began, slowest = time.perf_counter(), 0.0
+
+
+def count(frame, event, argument):
+    global lines
+    lines += event == "line"
+    assert lines < 20_000, frame
+    return count
+
+
 while at < len(copies):
     (size,) = struct.unpack_from("<I", copies, at)
     with open(scratch, "wb") as file:
         file.write(copies[at + 4 : at + 4 + size])
     at += 4 + size
-    one = time.perf_counter()
+    lines = 0
+    sys.settrace(count)
     try:
         data = load_tensor(scratch)
     except TensorprobeError as err:
@@ -682,9 +691,10 @@ while at < len(copies):
         if data.nbytes < 1 << 20:
             data.array.tobytes()
         loaded += 1
-    slowest = max(slowest, time.perf_counter() - one)
+    finally:
+        sys.settrace(None)
 assert "torch" not in sys.modules
-print(json.dumps([loaded, refused, time.perf_counter() - began, slowest]))
+print(json.dumps([loaded, refused]))
 """
 
 
@@ -705,11 +715,9 @@ def test_damaged_files_end_in_a_tensor_or_a_tensorprobe_error(tmp_path: Path) ->
     copies.write_bytes(
         b"".join(struct.pack("<I", len(data)) + data for data in damaged_copies(2000))
     )
-    loaded, refused, seconds, slowest = json.loads(run_python(FUZZ, copies, tmp_path / "scratch"))
+    loaded, refused = json.loads(run_python(FUZZ, copies, tmp_path / "scratch"))
     assert loaded + refused == 2000
     assert min(loaded, refused) > 100
-    assert seconds < 20
-    assert slowest < 2
 
 
 def test_loading_does_not_import_torch(saved: Path) -> None:

@@ -15,6 +15,9 @@ from tensorprobe.store import open_dump
 from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.writer import DumpWriter
 
+pytestmark = pytest.mark.same_without_c
+
+
 # Steps of both alternate, one word on the input each: every step of one is over when the other's
 # begins.
 RUN = """

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from warm_python import run_warm
+
 pytest.importorskip("resource")
 
 # A thread whose stack finds room and nothing else does never says that it runs.
@@ -65,20 +67,11 @@ debugger.step()
 )
 
 
-def run(program: str, *arguments: str) -> str:
+def test_the_caller_does_what_no_thread_can_do() -> None:
     answer = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+        [sys.executable, "-c", POOL], capture_output=True, text=True, check=False, timeout=120
     )
     assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
-def test_the_caller_does_what_no_thread_can_do() -> None:
-    run(POOL)
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
@@ -86,4 +79,5 @@ def test_the_caller_does_what_no_thread_can_do() -> None:
 def test_a_capture_without_memory_raises_what_the_run_raises(
     tmp_path: Path, task: str, megabytes: int
 ) -> None:
-    assert "raised as without us" in run(TRAINING, str(tmp_path), task, str(megabytes))
+    answer = run_warm(TRAINING, tmp_path, task, megabytes, check=True)
+    assert "raised as without us" in answer.stdout

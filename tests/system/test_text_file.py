@@ -7,12 +7,12 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from counted_work import at_most_lines
 from tensorprobe.errors import ConfigError, DumpError, TensorprobeError
 from tensorprobe.system.text_file import read_json, read_yaml, show_path
 
@@ -119,12 +119,11 @@ def test_a_folder_is_refused(tmp_path: Path, read: Reader) -> None:
 
 
 @both
+@pytest.mark.usefixtures("must_end")
 def test_a_pipe_is_refused_at_once(tmp_path: Path, read: Reader) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    start = time.monotonic()
     assert refusal(read, pipe) == "this is no regular file; copy its content into one"
-    assert time.monotonic() - start < 8
 
 
 @both
@@ -251,11 +250,10 @@ def test_a_repeated_key_whose_place_is_doubtful_is_only_named(tmp_path: Path) ->
     assert message == "the key 'a' stands here twice; keep one of them"
 
 
+@pytest.mark.usefixtures("must_end")
 def test_one_long_line_is_explained_without_delay(tmp_path: Path) -> None:
     path = write(tmp_path, '{"a": [' + '"x\\"y#", ' * 300_000 + "# end\n]}")
-    start = time.monotonic()
     assert "comments are not allowed" in refusal(read_json, path)
-    assert time.monotonic() - start < 8
 
 
 # YAML ---------------------------------------------------------------------------------------------
@@ -298,9 +296,9 @@ def test_a_tab_is_explained(
 
 def test_a_bomb_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
-    start = time.monotonic()
-    assert "aliases" in refusal(read_yaml, write(tmp_path, "\n".join(lines)))
-    assert time.monotonic() - start < 8
+    path = write(tmp_path, "\n".join(lines))
+    with at_most_lines(1000):
+        assert "aliases" in refusal(read_yaml, path)
 
 
 def test_empty_yaml_is_none_and_a_date_stays_text(tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def overflow_dump(
         read=lambda told: Replay(**told),
         imports=imports,
         memory=memory,
+        # Nothing of a device stays taken, and no code of the user's stays in it.
+        may_wait=device is None and not imports,
     )
     # One worker answers in the order of its orders. Closed at once on any error: it must not
     # outlive that.

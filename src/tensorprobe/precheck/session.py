@@ -210,6 +210,9 @@ def precheck_dump(
             read=CallResult.from_json,
             imports=imports,
             memory=memory,
+            # Nothing of a device stays taken, no code of the user's stays in it, and it is confined
+            # for good when its first job begins.
+            may_wait=set(asked) == {"cpu"} and not imports and save_errors is None,
             on_device=record.meet_device,
         )
         # Closed at once on any error: workers must not outlive it.

@@ -134,9 +134,9 @@ def run_orders(
     with selectors.DefaultSelector() as selector:
         try:
             for number in range(count if orders else 0):
-                worker = _engage(
-                    {**settings, "device": devices[number % len(devices)]}, module, read
-                )
+                told = {**settings, "device": devices[number % len(devices)]}
+                begin = _engage if may_wait else _Worker
+                worker = begin(told, module, read)
                 workers.append(worker)
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
             while workers:
