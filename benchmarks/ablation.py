@@ -38,10 +38,10 @@ from tensorprobe.blame import analyse
 from tensorprobe.blame.agreement import Meter
 from tensorprobe.blame.conclusion import Conclusion
 from tensorprobe.blame.links import Use
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.replays import Replays
 from tensorprobe.blame.run import investigate_parts
 from tensorprobe.blame.senders import find_sender
-from tensorprobe.blame.sides import Side
 from tensorprobe.blame.split import split_call
 from tensorprobe.compare.evidence import PartEvidence
 from tensorprobe.errors import RebuildError, TensorprobeError
@@ -163,7 +163,7 @@ class Memory:
         self._is_replaying = False
         self._answers: dict[str, Answer] = {}
         self._distances: dict[Any, Any] = {}
-        self._sides: dict[Path, Side] = {}
+        self._sides: dict[Path, RecordedRun] = {}
 
     def install(self) -> None:
         """Have blame replay in this process, and ask this memory first."""
@@ -177,7 +177,9 @@ class Memory:
                         memory.read_by_replays.add(name)
                 return super().__getattribute__(name)
 
-        def meter(self: Meter, candidate: Side, reference: Side, known: Any = None) -> None:
+        def meter(
+            self: Meter, candidate: RecordedRun, reference: RecordedRun, known: Any = None
+        ) -> None:
             measure(self, candidate, reference, known)
             key = (candidate.part.path, reference.part.path)
             self._measurer.distances = memory._distances.setdefault(key, self._measurer.distances)
@@ -192,10 +194,10 @@ class Memory:
         Meter.__init__ = meter  # type: ignore[method-assign]
         Replays._answers = answers  # type: ignore[method-assign]
 
-    def _side(self, side: Side) -> Side:
-        return self._sides.setdefault(side.part.path, Side(side.part, on_demand=True))
+    def _side(self, side: RecordedRun) -> RecordedRun:
+        return self._sides.setdefault(side.part.path, RecordedRun(side.part, on_demand=True))
 
-    def ask(self, order: Any, ours: Side, theirs: Side) -> Answer:
+    def ask(self, order: Any, ours: RecordedRun, theirs: RecordedRun) -> Answer:
         """Return what a replay shows, or why there is none."""
         key = repr((ours.part.path, theirs.part.path, order.name, order.more))
         if self.is_fresh:
@@ -207,7 +209,7 @@ class Memory:
         return self._answers[key]
 
 
-def replay(order: Any, ours: Side, theirs: Side) -> Answer:
+def replay(order: Any, ours: RecordedRun, theirs: RecordedRun) -> Answer:
     """Do what blame's worker does with an order."""
     more = order.more
     mine, other = ours.calls[more["candidate"]], theirs.calls[more["reference"]]

@@ -94,7 +94,7 @@ def ask_blame(candidate: Path, reference: Path, scratch: Path) -> Said:
 
 
 def ask_compare(candidate: Path, reference: Path, scratch: Path) -> Said:
-    answer = compare(candidate, reference, scratch / "o", ask_who=Judge("", "")).answer
+    answer = compare(candidate, reference, scratch / "o", find_culprit=Judge("", "")).answer
     if answer is None:
         return Said(None, None)
     return Said(answer.culprit, str((answer.details or {}).get("verdict")))

@@ -570,7 +570,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         formats=[name.strip() for name in arguments.format.split(",") if name.strip()],
         jobs=jobs or 0,
         log=arguments.log,
-        ask_who=judge,
+        find_culprit=judge,
     )
 
 

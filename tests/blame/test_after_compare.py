@@ -80,7 +80,7 @@ def test_what_the_comparison_has_measured_is_not_read_again(tmp_path: Path) -> N
     for folder in folders:
         capture_step(folder, has_fault=folder.name == "candidate")
     judge = Forgetful(*map(str, folders))
-    answer = compare_dumps(*folders, tmp_path / "o", ask_who=judge).answer
+    answer = compare_dumps(*folders, tmp_path / "o", find_culprit=judge).answer
     assert answer is not None and answer.culprit == "Functional.layer_norm.0.forward"
     assert any("from data" in line for line in answer.lines)
     assert not [gap for part in judge.parts for gap in part.candidate.known_gaps]

@@ -10,7 +10,7 @@ import pytest
 
 from tensorprobe import DumpWriter, open_dump
 from tensorprobe.blame.agreement import Meter, statistics_key
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.pairing.call_pairs import pair_calls
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
@@ -22,7 +22,7 @@ def distance(folder: Path, mine: TensorValue, other: TensorValue) -> float:
     for name, value in (("a", mine), ("b", other)):
         with DumpWriter(folder / name, DumpInfo()) as writer:
             writer.write(CallRecord("Torch.exp.0.forward", inputs=(), kwargs={}, outputs=(value,)))
-        sides.append(Side(open_dump(folder / name).parts[0]))
+        sides.append(RecordedRun(open_dump(folder / name).parts[0]))
     meter = Meter(*sides)
     (pair,) = pair_calls(*sides)
     (found,) = meter.measure_calls([pair])[pair.name].outputs

@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.blame import blame, select
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.rows import KEPT_ROWS, rows_of
-from tensorprobe.blame.sides import Side
 from tensorprobe.blame.split import split_call
 from tensorprobe.pairing.call_pairs import CallPair, pair_calls
 
 
-def record(folder: Path, kernels: Kernels) -> Side:
+def record(folder: Path, kernels: Kernels) -> RecordedRun:
     torch.manual_seed(0)
     given, weight = torch.randn(40, 50, 64), torch.randn(64, 64)
     debugger = PrecisionDebugger(task="tensor", dump_path=str(folder), level="L1")
@@ -29,10 +29,10 @@ def record(folder: Path, kernels: Kernels) -> Side:
     debugger.stop()
     debugger.step()
     debugger.close()
-    return Side(open_dump(folder).parts[0])
+    return RecordedRun(open_dump(folder).parts[0])
 
 
-def pairs_of(ours: Side, theirs: Side) -> dict[str, CallPair]:
+def pairs_of(ours: RecordedRun, theirs: RecordedRun) -> dict[str, CallPair]:
     return {pair.name: pair for pair in pair_calls(ours, theirs)}
 
 

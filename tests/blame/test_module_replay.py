@@ -13,7 +13,7 @@ from torch import nn
 
 from tensorprobe import PrecisionDebugger, open_dump
 from tensorprobe.blame import blame
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.split import split_call
 from tensorprobe.pairing.call_pairs import pair_calls
 
@@ -52,7 +52,7 @@ def capture(
 def test_the_setting_that_ran_is_found(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     build, size = BUILT[name]
-    run = Side(open_dump(capture(tmp_path, build(), size)).parts[0])
+    run = RecordedRun(open_dump(capture(tmp_path, build(), size)).parts[0])
     replayed = 0
     for pair in pair_calls(run, run):
         if "Sequential" in pair.name or "_First" in pair.name:

@@ -12,22 +12,22 @@ from torch import nn
 from torch.nn import functional
 
 from tensorprobe import PrecisionDebugger, open_dump
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.split import split_call
 from tensorprobe.errors import RebuildError
 from tensorprobe.pairing.call_pairs import CallPair, pair_calls
 
 
-def run_of(folder: Path, level: str = "L1") -> Side:
-    return Side(open_dump(capture(folder, level=level, chance=0.3)).parts[0])
+def run_of(folder: Path, level: str = "L1") -> RecordedRun:
+    return RecordedRun(open_dump(capture(folder, level=level, chance=0.3)).parts[0])
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Side:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     return run_of(tmp_path_factory.mktemp("run"), "mix")
 
 
-def pair_named(run: Side, name: str) -> CallPair:
+def pair_named(run: RecordedRun, name: str) -> CallPair:
     return next(pair for pair in pair_calls(run, run) if pair.name == name)
 
 
@@ -47,7 +47,7 @@ def pair_named(run: Side, name: str) -> CallPair:
         "Module.norm.LayerNorm.backward.0",
     ],
 )
-def test_every_sort_of_call_is_replayed_to_its_rounding(name: str, run: Side) -> None:
+def test_every_sort_of_call_is_replayed_to_its_rounding(name: str, run: RecordedRun) -> None:
     split = split_call(pair_named(run, name), run, run)
     assert split.outputs and not split.skipped
     for output in split.outputs:
@@ -65,13 +65,13 @@ def test_an_item_that_is_set_is_replayed_backward(tmp_path: Path) -> None:
     hidden.square().sum().backward()
     debugger.step()
     debugger.close()
-    run = Side(open_dump(tmp_path).parts[0])
+    run = RecordedRun(open_dump(tmp_path).parts[0])
     split = split_call(pair_named(run, "Tensor.__setitem__.0.backward"), run, run)
     assert not split.skipped
     assert [output.candidate.relative < 1e-6 for output in split.outputs] == [True, True]
 
 
-def test_parameter_gradients_are_replayed_through_their_module(run: Side) -> None:
+def test_parameter_gradients_are_replayed_through_their_module(run: RecordedRun) -> None:
     name = next(
         name for name in run.calls if name.startswith("Module.first.Linear.parameters_grad")
     )
@@ -80,14 +80,14 @@ def test_parameter_gradients_are_replayed_through_their_module(run: Side) -> Non
     assert all(output.candidate.relative < 1e-6 for output in split.outputs)
 
 
-def test_exact_calls_must_agree_bit_for_bit(run: Side) -> None:
+def test_exact_calls_must_agree_bit_for_bit(run: RecordedRun) -> None:
     (output,) = split_call(pair_named(run, "Functional.embedding.0.forward"), run, run).outputs
     assert output.exact
     assert output.candidate.unequal == 0
 
 
 def test_what_was_inherited_is_told_from_what_was_made_here(tmp_path: Path) -> None:
-    def record(folder: Path, factor: float) -> Side:
+    def record(folder: Path, factor: float) -> RecordedRun:
         debugger = PrecisionDebugger(task="tensor", dump_path=str(folder), level="L1")
         torch.manual_seed(0)
         given, weight = torch.randn(8, 16) * factor, torch.randn(4, 16)
@@ -96,7 +96,7 @@ def test_what_was_inherited_is_told_from_what_was_made_here(tmp_path: Path) -> N
         debugger.stop()
         debugger.step()
         debugger.close()
-        return Side(open_dump(folder).parts[0])
+        return RecordedRun(open_dump(folder).parts[0])
 
     ours, theirs = record(tmp_path / "a", 1.01), record(tmp_path / "b", 1.0)
     (pair,) = (p for p in pair_calls(ours, theirs) if p.name == "Functional.linear.0.forward")
@@ -113,7 +113,7 @@ def test_a_call_that_draws_numbers_is_refused(tmp_path: Path) -> None:
     debugger.stop()
     debugger.step()
     debugger.close()
-    run = Side(open_dump(tmp_path).parts[0])
+    run = RecordedRun(open_dump(tmp_path).parts[0])
     with pytest.raises(RebuildError, match="random"):
         split_call(pair_named(run, "Torch.bernoulli.0.forward"), run, run)
 
@@ -130,7 +130,7 @@ def test_an_unknown_module_is_refused(tmp_path: Path) -> None:
     debugger.stop()
     debugger.step()
     debugger.close()
-    run = Side(open_dump(tmp_path).parts[0])
+    run = RecordedRun(open_dump(tmp_path).parts[0])
     with pytest.raises(RebuildError, match="class"):
         split_call(pair_named(run, "Module.0.Odd.forward.0"), run, run)
 
@@ -156,7 +156,7 @@ def test_of_equal_values_any_place_is_right(place: int, peaks: float, tmp_path: 
         debugger.stop()
         debugger.step()
         debugger.close()
-        sides.append(Side(open_dump(tmp_path / name).parts[0]))
+        sides.append(RecordedRun(open_dump(tmp_path / name).parts[0]))
     pair = next(pair for pair in pair_calls(*sides) if pair.name == "Tensor.argmax.0.forward")
     found = [output.candidate.peaks[0] for output in split_call(pair, *sides).outputs]
     assert max(found, default=0.0) == peaks

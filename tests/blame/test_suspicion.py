@@ -12,7 +12,7 @@ from torch import nn
 
 from tensorprobe import PrecisionDebugger
 from tensorprobe.blame import blame
-from tensorprobe.blame.call_split import CallSplit, MadeHere, OutputSplit
+from tensorprobe.blame.call_split import CallSplit, OutputSplit, OwnError
 from tensorprobe.blame.suspicion import find_suspicions
 
 
@@ -45,8 +45,8 @@ def test_a_factor_below_single_roundings_is_found_by_what_all_elements_share(
 def split(
     call: str, factor: float, level: float, *, other: float = 0.0, other_level: float = 1.0
 ) -> CallSplit:
-    mine = MadeHere(0.003 * level, (1.0,), (level,), scale=factor)
-    theirs = MadeHere(0.003 * other_level, (1.0,), (other_level,), scale=other)
+    mine = OwnError(0.003 * level, (1.0,), (level,), scale=factor)
+    theirs = OwnError(0.003 * other_level, (1.0,), (other_level,), scale=other)
     return CallSplit(
         call,
         (

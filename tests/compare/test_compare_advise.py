@@ -177,9 +177,9 @@ class _Named:
 def test_the_advice_is_written_when_it_is_known_who_is_at_fault(tmp_path: Path, text: str) -> None:
     ours = write_dump(tmp_path / "a", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(5.0)])])
     theirs = write_dump(tmp_path / "b", [call("Torch.abs.0.forward", [tensor(1.0)], [tensor(1.0)])])
-    ask_who = _Named(tmp_path / "o", Answer((), advice=text))
-    result = compare(ours, theirs, tmp_path / "o", ask_who=ask_who)
-    assert len(ask_who.found) == 1 and ask_who.found[0].startswith("compare_result_")
+    find_culprit = _Named(tmp_path / "o", Answer((), advice=text))
+    result = compare(ours, theirs, tmp_path / "o", find_culprit=find_culprit)
+    assert len(find_culprit.found) == 1 and find_culprit.found[0].startswith("compare_result_")
     (file,) = (tmp_path / "o").glob("advisor_*")
     assert result.files[-1] == file
     assert file.read_text().endswith(
@@ -194,6 +194,6 @@ def test_who_is_interrupted_has_the_advice_on_what_was_compared(tmp_path: Path) 
 
     dump = write_dump(tmp_path / "a", [call("Torch.abs.0.forward", [tensor(1.0)])])
     with pytest.raises(KeyboardInterrupt):
-        compare(dump, dump, tmp_path / "o", ask_who=Impatient(tmp_path / "o", Answer(())))
+        compare(dump, dump, tmp_path / "o", find_culprit=Impatient(tmp_path / "o", Answer(())))
     (file,) = (tmp_path / "o").glob("advisor_*")
     assert file.read_text().endswith("Every value that was compared meets the requirements.\n")

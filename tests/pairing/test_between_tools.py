@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY
 from tensorprobe import DumpWriter, blame, compare, open_dump
 from tensorprobe.blame.agreement import Meter
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.pairing.call_pairs import pair_calls
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
@@ -165,7 +165,7 @@ def whole(mean: float | None, norm: float | None, dtype: str = "torch.int64") ->
 
 
 def distance(ours: Path, theirs: Path) -> float:
-    sides = [Side(open_dump(path).parts[0]) for path in (ours, theirs)]
+    sides = [RecordedRun(open_dump(path).parts[0]) for path in (ours, theirs)]
     (pair,) = pair_calls(*sides)
     (found,) = Meter(*sides).measure_calls([pair])[pair.name].inputs
     return found.value

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorprobe import DumpWriter, open_dump
-from tensorprobe.blame.sides import Side, open_sides
+from tensorprobe.blame.recorded_run import RecordedRun, open_runs
 from tensorprobe.pairing.call_pairs import CallPair, pair_calls
 from tensorprobe.pairing.run_order import phase_of
 from tensorprobe.records import CallRecord, DumpInfo, TensorValue
 
 
-def side(folder: Path, names: list[str]) -> Side:
+def side(folder: Path, names: list[str]) -> RecordedRun:
     value = TensorValue("torch.float32", (2,), 1.0, 0.0, 0.5, 1.0)
     with DumpWriter(folder, DumpInfo()) as writer:
         for name in names:
@@ -19,7 +19,7 @@ def side(folder: Path, names: list[str]) -> Side:
                 writer.write(CallRecord(name, parameters={"weight": value}))
             else:
                 writer.write(CallRecord(name, inputs=(value,), kwargs={}, outputs=(value,)))
-    return Side(open_dump(folder).parts[0])
+    return RecordedRun(open_dump(folder).parts[0])
 
 
 def shown(pairs: list[CallPair]) -> list[tuple[str | None, str | None]]:
@@ -84,7 +84,7 @@ def test_a_part_of_a_run_begins_where_something_differs(tmp_path: Path) -> None:
     forward = [f"Torch.relu.{number}.forward" for number in range(1000)]
     backward = [f"Torch.relu.{number}.backward" for number in reversed(range(1000))]
     run = side(tmp_path, forward + backward).part
-    ours, theirs, left_out = open_sides(run, run, most=900, first="Torch.relu.600.backward")
+    ours, theirs, left_out = open_runs(run, run, most=900, first="Torch.relu.600.backward")
     pairs = pair_calls(ours, theirs)
     names = [pair.name for pair in pairs]
     assert names[:50] == forward[:50]
@@ -94,7 +94,7 @@ def test_a_part_of_a_run_begins_where_something_differs(tmp_path: Path) -> None:
     assert "Torch.relu.600.forward" in names
     assert all(pair.candidate and pair.reference for pair in pairs)
     assert left_out == 2000 - len(names)
-    assert open_sides(run, run, most=2000, first=None)[2] == 0
+    assert open_runs(run, run, most=2000, first=None)[2] == 0
 
 
 def test_a_part_of_a_run_has_what_only_the_reference_has_there(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_part_of_a_run_has_what_only_the_reference_has_there(tmp_path: Path) -
     ours = side(tmp_path / "a", names).part
     extra = [*names[:10], "Torch.abs.0.forward", *names[10:700], "Torch.abs.1.forward"]
     theirs = side(tmp_path / "b", extra + names[700:]).part
-    sides = open_sides(ours, theirs, most=100, first=names[300])[:2]
+    sides = open_runs(ours, theirs, most=100, first=names[300])[:2]
     only = [pair.name for pair in pair_calls(*sides) if pair.candidate is None]
     assert only == ["Torch.abs.0.forward"]
-    sides = open_sides(ours, theirs, most=100, first=names[699])[:2]
+    sides = open_runs(ours, theirs, most=100, first=names[699])[:2]
     only = [pair.name for pair in pair_calls(*sides) if pair.candidate is None]
     assert only == ["Torch.abs.0.forward", "Torch.abs.1.forward"]

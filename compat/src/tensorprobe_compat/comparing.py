@@ -97,7 +97,7 @@ def compare(
             stack=stack_mode or None,
             formats=() if diff_analyze else ("xlsx",),
             jobs=0,
-            ask_who=judge_for(
+            find_culprit=judge_for(
                 input_param,
                 advise=advises,
                 first_difference=diff_analyze,

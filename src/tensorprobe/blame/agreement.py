@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tensorprobe.blame.buffers import is_buffer
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.compare.measure import DataDistance, Measurer
 from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.pairing.match import Pair
@@ -59,8 +59,8 @@ class Meter:
 
     def __init__(
         self,
-        candidate: Side,
-        reference: Side,
+        candidate: RecordedRun,
+        reference: RecordedRun,
         known: Mapping[tuple[str, str], DataDistance] | None = None,
     ) -> None:
         self._rank = candidate.part.info.rank

@@ -74,7 +74,7 @@ def analyse_rank(
     *,
     known: Mapping[tuple[str, str], DataDistance] | None = None,
     first: str | None = None,
-    carried: float = 0.0,
+    typical_in_step_before: float = 0.0,
     effort: Effort | None = None,
 ) -> RankAnalysis:
     """Compare one rank of two runs and find where errors come up; see `read_context`."""
@@ -83,7 +83,7 @@ def analyse_rank(
         reference,
         known=known,
         first=first,
-        carried=carried,
+        typical_in_step_before=typical_in_step_before,
         effort=effort or Effort(),
     )
     suspects = find_suspects(context)

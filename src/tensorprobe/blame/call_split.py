@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["CallSplit", "MadeHere", "OutputSplit"]
+__all__ = ["CallSplit", "OutputSplit", "OwnError"]
 
 
 @dataclass(frozen=True, slots=True)
-class MadeHere:
+class OwnError:
     """The error that one side made in one result, against a replay of its own inputs.
 
     Attributes:
@@ -70,8 +70,8 @@ class OutputSplit:
     exact: bool
     once: bool
     roundoffs: tuple[float, ...]
-    candidate: MadeHere
-    reference: MadeHere
+    candidate: OwnError
+    reference: OwnError
     inherited: float
     total: float
 
@@ -115,7 +115,7 @@ class CallSplit:
 
 
 def _output_split(told: Mapping[str, Any]) -> OutputSplit:
-    sides = {side: MadeHere(**_with_tuples(told[side])) for side in ("candidate", "reference")}
+    sides = {side: OwnError(**_with_tuples(told[side])) for side in ("candidate", "reference")}
     return OutputSplit(**{**_with_tuples(told), **sides})
 
 

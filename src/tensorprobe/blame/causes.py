@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tensorprobe.blame.call_split import MadeHere, OutputSplit
+from tensorprobe.blame.call_split import OutputSplit, OwnError
 from tensorprobe.operations.facts import MOVING, NORMS
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.records import TensorValue
@@ -96,7 +96,7 @@ def read_error(call: str, split: OutputSplit, measure: str = "", working: int = 
     )
 
 
-def _name_factor(operation: str, made: MadeHere, rest: str) -> Cause:
+def _name_factor(operation: str, made: OwnError, rest: str) -> Cause:
     # What a norm divides by is the root of a variance and of eps, which every row has in common.
     eps = "; another eps has much the same effect" if operation in NORMS else ""
     return Cause(
@@ -106,7 +106,7 @@ def _name_factor(operation: str, made: MadeHere, rest: str) -> Cause:
     )
 
 
-def _name_rest(made: MadeHere, working: int) -> str:
+def _name_rest(made: OwnError, working: int) -> str:
     """Say what is left of an error besides its common factor: rounding, or more than that."""
     rest = math.sqrt(max(0.0, made.relative**2 - made.scale**2))
     level = made.levels[min(working, len(made.levels) - 1)]
@@ -115,7 +115,7 @@ def _name_rest(made: MadeHere, working: int) -> str:
     return f"not all over alike: besides that, {rest:.1e} of its size is error"
 
 
-def _describe_spikes(split: OutputSplit, made: MadeHere) -> str:
+def _describe_spikes(split: OutputSplit, made: OwnError) -> str:
     text = (
         f"{made.spikes} of {split.count} elements {'is' if made.spikes == 1 else 'are'} wrong and "
         f"the others are not; element "
@@ -161,7 +161,7 @@ def is_flipped_exponent(got: float, wanted: float, dtype: str, bound: float) -> 
     return False
 
 
-def _read_precision(split: OutputSplit, made: MadeHere) -> str | None:
+def _read_precision(split: OutputSplit, made: OwnError) -> str | None:
     if split.once and made.bias < -0.5 and made.levels[0] < 3:
         return (
             f"it cuts results off instead of rounding them: they are too small by "

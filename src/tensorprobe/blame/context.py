@@ -18,10 +18,10 @@ from tensorprobe.blame.changed_arguments import find_changed_arguments
 from tensorprobe.blame.effort import Effort
 from tensorprobe.blame.links import Links, follow_tensors
 from tensorprobe.blame.lone_calls import Consequences, find_consequences
+from tensorprobe.blame.recorded_run import RecordedRun, open_runs
 from tensorprobe.blame.replays import Replays
 from tensorprobe.blame.same_model import Mismatch, find_mismatch
 from tensorprobe.blame.select import ReplayPlan, plan_doubts, plan_replays
-from tensorprobe.blame.sides import Side, open_sides
 from tensorprobe.blame.start import StartDifferences, find_start_differences
 from tensorprobe.blame.suspicion import Suspicion, find_suspicions, working_index
 from tensorprobe.blame.type_change import TypeChange, find_type_change
@@ -61,8 +61,8 @@ class Context:
         mismatch: how little the runs have in common, if they are not of one model.
     """
 
-    candidate: Side
-    reference: Side
+    candidate: RecordedRun
+    reference: RecordedRun
     pairs: Sequence[CallPair]
     agreements: Mapping[str, CallAgreement]
     links: Links
@@ -89,9 +89,9 @@ class Context:
         return self.replays.failures
 
     @property
-    def background(self) -> float:
+    def typical_distance(self) -> float:
         """The distance that results usually have."""
-        return self.walk.usual
+        return self.walk.typical_distance
 
     @property
     def work(self) -> float:
@@ -153,7 +153,7 @@ def read_context(
     *,
     known: Mapping[tuple[str, str], DataDistance] | None = None,
     first: str | None = None,
-    carried: float = 0.0,
+    typical_in_step_before: float = 0.0,
     effort: Effort = _ALL,
 ) -> Context:
     """Measure one rank of two runs, and replay what the distances leave in doubt.
@@ -163,16 +163,21 @@ def read_context(
         reference: the trusted run.
         known: distances that have been measured already.
         first: the first call of which something differs, where that is known.
-        carried: the distance that is usual in the step before.
+        typical_in_step_before: the distance that is usual in the step before.
         effort: how much may be done.
     """
-    ours, theirs, left_out = open_sides(candidate, reference, most=effort.calls, first=first)
+    ours, theirs, left_out = open_runs(candidate, reference, most=effort.calls, first=first)
     pairs = pair_calls(ours, theirs)
     agreements = Meter(ours, theirs, known).measure_calls(pairs)
     links = follow_tensors(theirs.calls.values())
     walk = Walk(pairs, agreements)
     start = find_start_differences(
-        pairs, agreements, links, walk.before, carried, walk.unexplained.keys()
+        pairs,
+        agreements,
+        links,
+        walk.typical_before,
+        typical_in_step_before,
+        walk.unexplained.keys(),
     )
     replays = Replays(ours, theirs, effort)
     replays.run(_plan_replays(pairs, agreements, walk, start, effort), last=len(pairs))
@@ -189,7 +194,7 @@ def read_context(
         suspicions={found.call: found for found in find_suspicions(splits)},
         raised={key: index for key, index in working_index(splits).items() if index},
         kinds=frozenset(kinds_of_both(pairs)),
-        consequences=find_consequences(pairs, agreements, links, walk.before_place, walk.work),
+        consequences=find_consequences(pairs, agreements, links, walk.typical_at, walk.work),
         effort=effort,
         left_out=left_out,
         types=find_type_change(pairs, agreements),

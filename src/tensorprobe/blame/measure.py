@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from tensorprobe.blame.call_split import MadeHere
+from tensorprobe.blame.call_split import OwnError
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.floor import Floor
 
@@ -16,7 +16,7 @@ __all__ = ["measure_exact", "measure_rounded", "relative_distance"]
 _ENOUGH = 8
 
 
-def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
+def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> OwnError:
     """Return the error of a result that must be what its replay is."""
     if got.dtype != wanted.dtype:
         wanted = wanted.to(got.dtype)
@@ -29,12 +29,12 @@ def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
         unequal &= ~both_nan & ~((got.abs() < tiny) & (wanted.abs() < tiny))
     count = int(unequal.sum())
     if not count:
-        return MadeHere()
+        return OwnError()
     worst = int(unequal.reshape(-1).int().argmax())
     nonfinite = 0
     if has_nan:
         nonfinite = int((~torch.isfinite(got) & torch.isfinite(wanted)).sum())
-    return MadeHere(
+    return OwnError(
         relative=relative_distance(got, wanted),
         peaks=(math.inf,),
         levels=(math.inf,),
@@ -49,7 +49,7 @@ def measure_exact(got: torch.Tensor, wanted: torch.Tensor) -> MadeHere:
 
 def measure_rounded(
     got: torch.Tensor, wanted: torch.Tensor, floor: Floor, roundoffs: tuple[float, ...]
-) -> MadeHere:
+) -> OwnError:
     """Return the error of a result that may be rounded."""
     values = got.to(torch.float64)
     finite = torch.isfinite(values) & torch.isfinite(wanted)
@@ -68,7 +68,7 @@ def measure_rounded(
             worst = int(ratios.reshape(-1).argmax())
     squares = float((sizes * sizes).sum())
     rounding = floor.rounding
-    return MadeHere(
+    return OwnError(
         relative=math.inf
         if bool(nonfinite.any())
         else _ratio(float(error.norm()), math.sqrt(squares)),

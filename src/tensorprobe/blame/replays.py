@@ -17,8 +17,8 @@ from typing import Any
 from tensorprobe.blame.call_split import CallSplit
 from tensorprobe.blame.effort import Effort, computing_time, note_computing
 from tensorprobe.blame.links import Use
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.select import ReplayPlan
-from tensorprobe.blame.sides import Side
 from tensorprobe.blame.suspicion import find_suspicions
 from tensorprobe.errors import RebuildError, TensorprobeError
 from tensorprobe.pairing.call_pairs import CallPair
@@ -36,7 +36,7 @@ class Replays:
         is_cut_short: whether the time ended before all was done.
     """
 
-    def __init__(self, ours: Side, theirs: Side, effort: Effort) -> None:
+    def __init__(self, ours: RecordedRun, theirs: RecordedRun, effort: Effort) -> None:
         self.splits: dict[str, CallSplit] = {}
         self.failures: dict[str, str] = {}
         self.is_cut_short = False

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from tensorprobe.blame.ranks import RankSuspect
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.errors import NameFormatError, RebuildError, ReportError
 from tensorprobe.names import ApiCall, forward_of, parse_call
 from tensorprobe.records import TensorValue, flat_tensors, results_of
@@ -139,7 +139,7 @@ _WIDER = {
 class _Recorded:
     """One side's record of the call, and of its forward call."""
 
-    def __init__(self, side: Side, name: str, forward: str) -> None:
+    def __init__(self, side: RecordedRun, name: str, forward: str) -> None:
         self._side = side
         if name not in side.calls or forward not in side.calls:
             raise RebuildError(f"no proof of {name}: its record is not complete")

@@ -146,7 +146,7 @@ def investigate_parts(
                 part.reference,
                 known=part.distances,
                 first=part.first_unlike,
-                carried=before.usual,
+                typical_in_step_before=before.typical_distance,
                 effort=effort or Effort(),
             )
             for part in members
@@ -176,7 +176,7 @@ class Passed:
     calls: int = 0
     differing: int = 0
     replayed: int = 0
-    usual: float = 0.0
+    typical_distance: float = 0.0
     uncompared: tuple[str, ...] = ()
 
     def add(self, contexts: Sequence[Context], *, has_culprit: bool = False) -> Passed:
@@ -185,7 +185,7 @@ class Passed:
             self.calls + sum(_common_calls(context) for context in contexts),
             self.differing + sum(context.victims(-1) for context in contexts),
             self.replayed + sum(len(context.splits) for context in contexts),
-            max(self.usual, *(context.background for context in contexts)),
+            max(self.typical_distance, *(context.typical_distance for context in contexts)),
             self.uncompared if has_culprit else (*self.uncompared, *find_uncompared(contexts)),
         )
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from tensorprobe.blame.links import Use
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.replay import replay_backward
 from tensorprobe.blame.rules.unrecorded_gradient import backward_of, shortest_roundoff
-from tensorprobe.blame.sides import Side
 from tensorprobe.errors import RebuildError
 from tensorprobe.operations.facts import MATRIX
 from tensorprobe.operations.spelling import operation_of
@@ -22,7 +22,7 @@ __all__ = ["find_sender"]
 
 
 def find_sender(
-    pair: CallPair, uses: Sequence[Use], candidate: Side, reference: Side, work: float
+    pair: CallPair, uses: Sequence[Use], candidate: RecordedRun, reference: RecordedRun, work: float
 ) -> tuple[str, float] | None:
     """Return who sent a gradient that its users' replays do not explain, and how far off it is.
 
@@ -58,7 +58,7 @@ def find_sender(
     return _blame_user(got, uses, candidate), times
 
 
-def _sent_right(use: Use, wanted: torch.Tensor, side: Side, floor: float) -> bool:
+def _sent_right(use: Use, wanted: torch.Tensor, side: RecordedRun, floor: float) -> bool:
     """Whether the only user of a result recorded the gradient that its replay gives."""
     sent = flat_tensors(side.calls[backward_of(use.call)].outputs)
     return any(
@@ -70,14 +70,14 @@ def _sent_right(use: Use, wanted: torch.Tensor, side: Side, floor: float) -> boo
     )
 
 
-def _arrived(backward: CallRecord, side: Side) -> torch.Tensor:
+def _arrived(backward: CallRecord, side: RecordedRun) -> torch.Tensor:
     value = next((item for item in flat_tensors(backward.inputs) if item is not None), None)
     if value is None:
         raise RebuildError(f"{backward.name}: its gradient was not recorded")
     return side.load(value)
 
 
-def _sum_of_gradients(backward: CallRecord, uses: Sequence[Use], side: Side) -> torch.Tensor:
+def _sum_of_gradients(backward: CallRecord, uses: Sequence[Use], side: RecordedRun) -> torch.Tensor:
     total: torch.Tensor | None = None
     for use in uses:
         gradient = _gradient_of(use, side)
@@ -86,7 +86,7 @@ def _sum_of_gradients(backward: CallRecord, uses: Sequence[Use], side: Side) -> 
     return total
 
 
-def _gradient_of(use: Use, side: Side) -> torch.Tensor:
+def _gradient_of(use: Use, side: RecordedRun) -> torch.Tensor:
     """Return what one user of a tensor sends back to it, in float64."""
     forward, backward = side.calls[use.call], side.calls[backward_of(use.call)]
     readings = replay_backward(
@@ -107,7 +107,7 @@ def _gradient_of(use: Use, side: Side) -> torch.Tensor:
     return found
 
 
-def _blame_user(got: torch.Tensor, uses: Sequence[Use], side: Side) -> str:
+def _blame_user(got: torch.Tensor, uses: Sequence[Use], side: RecordedRun) -> str:
     """Return the user whose gradient points most along what is left over."""
     gradients = [_gradient_of(use, side).reshape(got.shape) for use in uses]
     error = got.to(torch.float64) - torch.stack(gradients).sum(0)

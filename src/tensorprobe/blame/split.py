@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import torch
 
-from tensorprobe.blame.call_split import CallSplit, MadeHere, OutputSplit
+from tensorprobe.blame.call_split import CallSplit, OutputSplit, OwnError
 from tensorprobe.blame.measure import measure_exact, measure_rounded, relative_distance
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.replay import replay_backward, replay_forward
 from tensorprobe.blame.rows import KEPT_ROWS, cut_inputs, rows_of
-from tensorprobe.blame.sides import Side
 from tensorprobe.blame.ties import is_tie, may_tie
 from tensorprobe.dtypes import EXACT_BITS, dtype_named, roundoff_of, significant_bits
 from tensorprobe.errors import RebuildError
@@ -75,7 +75,7 @@ class _Reading:
     index: int
 
 
-def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
+def split_call(pair: CallPair, candidate: RecordedRun, reference: RecordedRun) -> CallSplit:
     """Replay a call on both sides and split the errors of its results.
 
     Raises:
@@ -134,7 +134,9 @@ def split_call(pair: CallPair, candidate: Side, reference: Side) -> CallSplit:
     return CallSplit(pair.name, tuple(found), tuple(skipped), settings)
 
 
-def _cut_rows(ours: CallRecord, theirs: CallRecord, candidate: Side, reference: Side) -> None:
+def _cut_rows(
+    ours: CallRecord, theirs: CallRecord, candidate: RecordedRun, reference: RecordedRun
+) -> None:
     """Let both sides load the rows of the result that differ most, and some spread over all."""
     mine, other = results_of(ours)[0], results_of(theirs)[0]
     assert mine is not None and other is not None
@@ -172,7 +174,7 @@ def _is_module(forward: CallRecord) -> bool:
     return isinstance(name, ModuleCall) and name.direction == "forward"
 
 
-def _replayer(call: CallRecord, side: Side, setting: int, *, exact: bool) -> _Replay:
+def _replayer(call: CallRecord, side: RecordedRun, setting: int, *, exact: bool) -> _Replay:
     """Return a function that replays a call in one preparation, shaken by the n-th draw."""
     forward, backward = _start_of(call, side)
     output = next((v for v in flat_tensors(forward.outputs) if v is not None), None)
@@ -205,7 +207,7 @@ def _wanted_reading(call: CallRecord) -> str:
     return "parameters" if is_parameter_gradients(call.name) else "arguments"
 
 
-def _start_of(call: CallRecord, side: Side) -> tuple[CallRecord, CallRecord | None]:
+def _start_of(call: CallRecord, side: RecordedRun) -> tuple[CallRecord, CallRecord | None]:
     """Return the forward call and, for gradients, the backward call that a replay starts from.
 
     Raises:
@@ -257,7 +259,7 @@ def _preparation(kind: str, short: torch.dtype | None, draw: int) -> Prepare:
     return prepare
 
 
-def _input_sizes(call: CallRecord, side: Side) -> tuple[tuple[int, ...], ...]:
+def _input_sizes(call: CallRecord, side: RecordedRun) -> tuple[tuple[int, ...], ...]:
     forward, backward = _start_of(call, side)
     values = [
         *flat_tensors(forward.inputs),
@@ -268,7 +270,7 @@ def _input_sizes(call: CallRecord, side: Side) -> tuple[tuple[int, ...], ...]:
     return tuple(value.shape for value in values if value is not None and is_float(value))
 
 
-def _shortest_roundoff(call: CallRecord, side: Side) -> float:
+def _shortest_roundoff(call: CallRecord, side: RecordedRun) -> float:
     """Return the largest unit roundoff among the tensors that a gradient is computed from."""
     forward, backward = _start_of(call, side)
     values = [*flat_tensors(forward.inputs), *flat_tensors(forward.outputs)]
@@ -348,10 +350,10 @@ def _split_shapes(
     if not fits[1]:
         return None
     count = math.prod(mine.shape)
-    wrong = MadeHere(math.inf, (math.inf,), (math.inf,), unequal=count or 1, spikes=count)
-    made = MadeHere() if fits[0] else wrong
+    wrong = OwnError(math.inf, (math.inf,), (math.inf,), unequal=count or 1, spikes=count)
+    made = OwnError() if fits[0] else wrong
     return OutputSplit(
-        place, mine.dtype, mine.shape, True, True, (0.0,), made, MadeHere(), math.inf, math.inf
+        place, mine.dtype, mine.shape, True, True, (0.0,), made, OwnError(), math.inf, math.inf
     )
 
 

@@ -48,7 +48,7 @@ def find_start_differences(
     agreements: Mapping[str, CallAgreement],
     links: Links,
     backgrounds: Mapping[str, float],
-    carried: float = 0.0,
+    typical_in_step_before: float = 0.0,
     unexplained: Collection[str] = (),
 ) -> StartDifferences:
     """Return the tensors from outside that differ by more than a rounding.
@@ -58,13 +58,14 @@ def find_start_differences(
         agreements: their distances.
         links: where tensors come from.
         backgrounds: the distance that is usual before each call.
-        carried: the distance that is usual in the step before, which weights bring along.
+        typical_in_step_before: the distance that is usual in the step before; weights bring it
+            along.
         unexplained: calls whose results their inputs do not explain. Behind the first of them, what
             no recorded call made may be its work: not all that runs is recorded.
     """
     outside = list(_find_outside(pairs, agreements, links, backgrounds))
     wrong = next((pair.position for pair in pairs if pair.name in unexplained), len(pairs))
-    least = tolerances.USUAL_TIMES * carried
+    least = tolerances.USUAL_TIMES * typical_in_step_before
     found = [
         item
         for item in outside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.operations.facts import WITH_PLACES
 from tensorprobe.records import CallRecord, ScalarValue, flat_tensors, results_of
 from tensorprobe.replay.chosen_places import find_axis, hold_equal_values, place_result
@@ -22,7 +22,11 @@ def may_tie(operation: str, call: CallRecord, index: int) -> bool:
 
 
 def is_tie(
-    operation: str, call: CallRecord, side: Side, got: torch.Tensor, wanted: torch.Tensor | None
+    operation: str,
+    call: CallRecord,
+    side: RecordedRun,
+    got: torch.Tensor,
+    wanted: torch.Tensor | None,
 ) -> bool:
     """Whether the places that were chosen hold the values that the right places hold.
 

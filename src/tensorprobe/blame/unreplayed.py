@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from tensorprobe.blame.call_split import MadeHere, OutputSplit
-from tensorprobe.blame.sides import Side
+from tensorprobe.blame.call_split import OutputSplit, OwnError
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.errors import DumpError
 from tensorprobe.metrics.error_shape import measure_error_shape
 from tensorprobe.operations.facts import EXACT
@@ -25,7 +25,12 @@ _LARGEST = 1 << 23
 
 
 def measure_unreplayed(
-    call: str, phase: str, output: Distance, allowed: float, candidate: Side, reference: Side
+    call: str,
+    phase: str,
+    output: Distance,
+    allowed: float,
+    candidate: RecordedRun,
+    reference: RecordedRun,
 ) -> OutputSplit | None:
     """Return the error of a result against the trusted run's, or None where its data are not there.
 
@@ -49,7 +54,7 @@ def measure_unreplayed(
     if shape is None:
         return None
     bound = allowed * largest_element(other)
-    made = MadeHere(
+    made = OwnError(
         relative=shape.relative,
         peaks=(shape.largest / bound if bound else math.inf,),
         levels=(math.inf,),
@@ -70,7 +75,7 @@ def measure_unreplayed(
         False,
         (0.0,),
         made,
-        MadeHere(bits=shape.reference_bits),
+        OwnError(bits=shape.reference_bits),
         0.0,
         shape.relative,
     )

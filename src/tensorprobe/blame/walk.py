@@ -51,9 +51,9 @@ class Walk:
 
     Attributes:
         unexplained: the results that inputs do not explain, by call.
-        usual: the distance that results usually have, before anything unexplained.
-        before: what was usual before each call.
-        before_place: the same by the place in the run: a call that only the reference has may carry
+        typical_distance: the distance that results usually have, before anything unexplained.
+        typical_before: what was typical before each call.
+        typical_at: the same by the place in the run: a call that only the reference has may carry
             the name of another one of the candidate's.
         hidden: the noise of each call's inputs that statistics do not show.
         work: the roundoff of matrix products, where the first of them shows it; else 0.
@@ -61,26 +61,26 @@ class Walk:
 
     def __init__(self, pairs: Sequence[CallPair], agreements: Mapping[str, CallAgreement]) -> None:
         self.unexplained: dict[str, Unexplained] = {}
-        self.before: dict[str, float] = {}
-        self.before_place: dict[int, float] = {}
+        self.typical_before: dict[str, float] = {}
+        self.typical_at: dict[int, float] = {}
         self.hidden: dict[str, float] = {}
         self._backgrounds: dict[str, Background] = {}
         self.work = self._find_work(pairs, agreements)
         seen, back, peers, unseen = _Seen(), _Seen(), Peers(), Unseen()
-        self.usual = 0.0
+        self.typical_distance = 0.0
         first_back = next((p.position for p in pairs if p.phase == "backward"), len(pairs))
         for pair in pairs:
             background = seen.background()
             if pair.phase == "backward":
                 # Gradients cancel, and some turn over: the way back has more noise than the way up.
                 background = background.or_more(back.background())
-            self.before_place[pair.position] = background.value
+            self.typical_at[pair.position] = background.value
             if pair.candidate is None or pair.reference is None:
-                self.before.setdefault(pair.name, background.value)
+                self.typical_before.setdefault(pair.name, background.value)
                 peers.is_quiet = False
                 continue
             agreement = agreements[pair.name]
-            self.before[pair.name] = background.value
+            self.typical_before[pair.name] = background.value
             self._backgrounds[pair.name] = background
             if operation_of(pair.name) in UNINITIALISED:
                 continue  # Memory as it was found is no noise of the run.
@@ -100,7 +100,7 @@ class Walk:
                         seen.add(output)
                         if pair.phase == "backward":
                             back.add(output)
-                self.usual = seen.background().value
+                self.typical_distance = seen.background().value
 
     def explain(
         self, pair: CallPair, agreements: Mapping[str, CallAgreement], work: float

@@ -24,8 +24,8 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
     import torch
 
     from tensorprobe.blame.links import Use
+    from tensorprobe.blame.recorded_run import RecordedRun
     from tensorprobe.blame.senders import find_sender
-    from tensorprobe.blame.sides import Side
     from tensorprobe.blame.split import split_call
     from tensorprobe.errors import RebuildError
     from tensorprobe.pairing.call_pairs import pair_records
@@ -34,7 +34,7 @@ def _replay_calls(settings: dict[str, Any]) -> Task:
 
     warm_up(torch.device("cpu"))
     parts = [open_dump(Path(settings[key])).parts[0] for key in ("candidate", "reference")]
-    ours, theirs = (Side(part, on_demand=True) for part in parts)
+    ours, theirs = (RecordedRun(part, on_demand=True) for part in parts)
     of_node = recorder_of_nodes(parts[0].info, parts[1].info)
     told = [len(part.known_gaps) for part in parts]
 

@@ -40,7 +40,7 @@ def compare_dumps(
     formats: Sequence[str],
     jobs: int,
     log: bool = False,
-    ask_who: AskWho | None = None,
+    find_culprit: AskWho | None = None,
 ) -> int:
     """Compare two dumps and print what came out.
 
@@ -57,7 +57,8 @@ def compare_dumps(
         formats: what to write.
         jobs: how many threads.
         log: whether to print a line for every call, where no compare.json says so.
-        ask_who: says who is at fault, which is printed before the summary; None: nobody is asked.
+        find_culprit: says who is at fault, which is printed before the summary; None: nobody is
+            asked.
 
     Returns:
         The exit code: 2 if something of the input is missing or damaged. That values differ is a
@@ -82,7 +83,7 @@ def compare_dumps(
             jobs=jobs,
             log=print_call if prints_log else None,
             progress=progress,
-            ask_who=ask_who,
+            find_culprit=find_culprit,
         )
     missing = _missing(result)
     answer = result.answer

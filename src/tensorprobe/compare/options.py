@@ -28,7 +28,7 @@ class Options:
         jobs: how many threads measure; 0: one per core.
         log: is given a line for every call.
         progress: is told a unit (bytes or calls), how many are done, and of how many.
-        ask_who: is asked who is at fault, once all ranks are compared.
+        find_culprit: is asked who is at fault, once all ranks are compared.
     """
 
     fuzzy: bool = False
@@ -41,7 +41,7 @@ class Options:
     jobs: int = 0
     log: Callable[[str], None] | None = None
     progress: Callable[[str, int, int], None] | None = None
-    ask_who: AskWho | None = None
+    find_culprit: AskWho | None = None
 
     def __post_init__(self) -> None:
         if self.fuzzy and self.mapping:

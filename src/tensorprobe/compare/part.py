@@ -303,7 +303,7 @@ class PartComparison:
 
     def _calls(self) -> Iterator[CallRows]:
         maker = RowMaker(self.mode, self._stacks, is_fuzzy=self._options.fuzzy)
-        is_asked = self._options.ask_who is not None
+        is_asked = self._options.find_culprit is not None
         if self.mode == "tensor":
             measure = self._measuring()
             for window in _windows(self._matcher.calls()):
@@ -340,9 +340,9 @@ class PartComparison:
         on_bytes = None if progress is None else _adding(progress, total)
         measurer = Measurer(*self._pair, jobs=self._options.jobs, on_bytes=on_bytes)
         self._distances = measurer.distances
-        if self._options.ask_who is not None and total >= _BYTES_TO_PREPARE:
+        if self._options.find_culprit is not None and total >= _BYTES_TO_PREPARE:
             # The measuring threads need Python rarely.
-            start_thread(Thread(target=self._options.ask_who.prepare))
+            start_thread(Thread(target=self._options.find_culprit.prepare))
         return lambda window: iter(
             measurer.measure_all([pair for pair in _pairs_of(window) if wants_data(pair)])
         )

@@ -57,7 +57,7 @@ def compare(
     jobs: int = 0,
     log: Callable[[str], None] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-    ask_who: AskWho | None = None,
+    find_culprit: AskWho | None = None,
 ) -> ComparisonResult:
     """Compare the dump of a run under test with that of a trusted run, and write the tables.
 
@@ -76,7 +76,7 @@ def compare(
         jobs: how many threads measure; 0: one per core.
         log: is given a line for every call.
         progress: is told a unit (bytes or calls), how many are done, and of how many.
-        ask_who: is asked who is at fault, once all ranks are compared.
+        find_culprit: is asked who is at fault, once all ranks are compared.
 
     Returns:
         Counts, the first failure and the files, for every rank. That values differ is a result.
@@ -103,7 +103,7 @@ def compare(
         jobs=jobs,
         log=log,
         progress=progress,
-        ask_who=ask_who,
+        find_culprit=find_culprit,
     )
     return compare_inputs(inputs, Path(output), options)
 
@@ -156,11 +156,11 @@ def compare_inputs(inputs: Inputs, output: Path, options: Options) -> Comparison
                 node = _node_of(pair, candidate)
                 if comparison.node is not None:
                     nodes[node] = comparison.node
-                if options.ask_who is not None:
+                if options.find_culprit is not None:
                     compared.append((node, comparison.evidence()))
-            if options.ask_who is not None:
+            if options.find_culprit is not None:
                 seconds = time.process_time() - started
-                answer = options.ask_who([found for _, found in compared], seconds, problems)
+                answer = options.find_culprit([found for _, found in compared], seconds, problems)
     except KeyboardInterrupt as err:
         raise KeyboardInterrupt(_name_finished(pairs, results)) from err
     finally:

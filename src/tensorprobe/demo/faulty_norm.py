@@ -63,7 +63,7 @@ def main(folder: str) -> int:
         stack=None,
         formats=["xlsx", "csv"],
         jobs=0,
-        ask_who=Judge(str(candidate), str(reference)),
+        find_culprit=Judge(str(candidate), str(reference)),
     )
     _say("", f"$ tensorprobe show {candidate} {_CALL}")
     return code or show_dump(str(candidate), _CALL)

@@ -46,7 +46,7 @@ def follower_of(call: CallInContext) -> str | None:
     is_told = context.consequences != "none" and pair.name.startswith("Module.") in context.kinds
     if not is_told or pair.phase == "backward":
         return None
-    usual = context.walk.before_place[pair.position]
+    usual = context.walk.typical_at[pair.position]
     unexplained = context.walk.unexplained.keys()
     return find_follower(pair, context.pairs, context.agreements, usual, unexplained)
 

@@ -17,9 +17,9 @@ from tensorprobe.blame.agreement import StatisticsKey, statistics_key
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.links import Links
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.rules.evidence import CallInContext
 from tensorprobe.blame.rules.unexplained_result import UnexplainedResult, is_cleared
-from tensorprobe.blame.sides import Side
 from tensorprobe.operations.facts import ADDING, EXACT, MOVING, SCALING
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.pairing.call_pairs import CallPair
@@ -113,7 +113,7 @@ def _chain(
     term: TensorValue,
     user: CallPair,
     links: Links,
-    reference: Side,
+    reference: RecordedRun,
     pairs: Mapping[str, CallPair],
 ) -> list[CallPair]:
     """Return who made a term, from the last call back to the first that computed something."""

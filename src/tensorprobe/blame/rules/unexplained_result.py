@@ -170,9 +170,11 @@ class UnexplainedResult(Evidence):
         # Inputs no further apart are as they would be without the culprit; where nothing differed
         # before it, that is not at all.
         noise = 0.0
-        if context.background:
+        if context.typical_distance:
             unit = roundoff_of(found.output.candidate.dtype)
-            noise = max(tolerances.EQUAL_INPUTS * unit, tolerances.USUAL_TIMES * context.background)
+            noise = max(
+                tolerances.EQUAL_INPUTS * unit, tolerances.USUAL_TIMES * context.typical_distance
+            )
         return found.inherited > noise and found.times < tolerances.BEYOND_DOUBT
 
     def _missing_data(self, context: Context) -> str:

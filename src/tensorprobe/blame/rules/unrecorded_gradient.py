@@ -15,8 +15,8 @@ from tensorprobe.blame.agreement import StatisticsKey, statistics_key
 from tensorprobe.blame.causes import Cause
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.links import Links, Use
+from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.blame.rules.evidence import Confidence, Evidence
-from tensorprobe.blame.sides import Side
 from tensorprobe.dtypes import roundoff_of
 from tensorprobe.errors import RebuildError
 from tensorprobe.names import ApiCall, forward_of, parse_call
@@ -147,7 +147,7 @@ def _find_sender(pair: CallPair, before: str | None, context: Context) -> tuple[
         return None if call is None else (call, math.inf)
     sent = [d for d in inputs if math.isfinite(d.value)]
     own = max((roundoff_of(d.candidate.dtype) for d in sent), default=0.0)
-    background = context.walk.before[pair.name]
+    background = context.walk.typical_before[pair.name]
     if not any(
         d.value > max(tolerances.SUM_FITS * own, tolerances.USUAL_TIMES * background) for d in sent
     ):
@@ -190,7 +190,7 @@ def _became_nonfinite(distance: Distance) -> bool:
 
 
 def _blame_nonfinite(
-    pair: CallPair, agreements: Mapping[str, CallAgreement], links: Links, side: Side
+    pair: CallPair, agreements: Mapping[str, CallAgreement], links: Links, side: RecordedRun
 ) -> str | None:
     """Return who sent a gradient that is not finite, or where it arrived if nobody recorded did."""
     assert pair.reference is not None
@@ -236,7 +236,7 @@ def _guess(
     return (silent[-1], arrived / allowed) if silent else None
 
 
-def _was_changed(pair: CallPair, use: Use, candidate: Side, reference: Side) -> bool:
+def _was_changed(pair: CallPair, use: Use, candidate: RecordedRun, reference: RecordedRun) -> bool:
     """Whether a gradient arrives as its only sender gave it in the trusted run, and here not.
 
     Then something that was not recorded, a hook say, changed it on its way.
@@ -267,7 +267,7 @@ def _argument_size(forward: CallRecord, use: Use) -> int:
     return -1
 
 
-def shortest_roundoff(backward: CallRecord, uses: Sequence[Use], side: Side) -> float:
+def shortest_roundoff(backward: CallRecord, uses: Sequence[Use], side: RecordedRun) -> float:
     """Return the largest unit roundoff that the gradients may have passed through.
 
     Under autocast a gradient of float32 is a sum of some that were cast from 16 bits.
@@ -282,7 +282,7 @@ def shortest_roundoff(backward: CallRecord, uses: Sequence[Use], side: Side) -> 
     )
 
 
-def _uses_of(backward: CallRecord, links: Links, side: Side) -> list[Use]:
+def _uses_of(backward: CallRecord, links: Links, side: RecordedRun) -> list[Use]:
     forward = side.calls.get(forward_of(backward.name))
     if forward is None:
         return []

@@ -15,7 +15,7 @@ from tensorprobe.store import RankDump
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Side", "open_sides"]
+__all__ = ["RecordedRun", "open_runs"]
 
 # Of a part of a run: the beginning, which tells what it was fed with, and what led up to the part.
 _BEGINNING = 50
@@ -47,7 +47,7 @@ def _read_calls(part: RankDump, names: Sequence[str]) -> dict[str, CallRecord]:
     return {call.name: call for call in read if call is not None}
 
 
-class Side:
+class RecordedRun:
     """One rank of one run.
 
     Args:
@@ -108,9 +108,9 @@ class Side:
         self._cut, self._rows = frozenset(), None
 
 
-def open_sides(
+def open_runs(
     candidate: RankDump, reference: RankDump, *, most: int | None, first: str | None
-) -> tuple[Side, Side, int]:
+) -> tuple[RecordedRun, RecordedRun, int]:
     """Read the calls of one rank of both runs.
 
     Args:
@@ -124,7 +124,7 @@ def open_sides(
         Both sides, and how many calls were left out.
     """
     if most is None or len(candidate) <= most:
-        return Side(candidate), Side(reference), 0
+        return RecordedRun(candidate), RecordedRun(reference), 0
     ours, theirs = (
         in_run_order(filter(is_call_name, part.names)) for part in (candidate, reference)
     )
@@ -152,4 +152,4 @@ def open_sides(
                 others.append(name)
         else:
             is_inside = False
-    return Side(candidate, chosen), Side(reference, others), len(ours) - len(chosen)
+    return RecordedRun(candidate, chosen), RecordedRun(reference, others), len(ours) - len(chosen)
