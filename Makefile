@@ -15,13 +15,14 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 # Hundreds of processes import us and torch; each would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-without-c types check score bench docs clean
+.PHONY: help demo test test-without-c types check score tolerances bench docs clean
 
 help:
 	@echo "make demo   set up, then show the main job on a built-in example"
 	@echo "make test   set up, then run all tests"
 	@echo "make check  format, lint, types, tests, and some once more without C: what CI runs"
 	@echo "make score  ask blame about all pairs; says which answers a change of the code has changed"
+	@echo "make tolerances   renew the table of docs/tolerances.md"
 	@echo "make bench  run the benchmarks and print their table"
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove everything that these targets made"
@@ -63,6 +64,9 @@ $(PAIRS): | $(STAMP)
 
 score: $(PAIRS)
 	$(BIN)/python benchmarks/blame.py $(PAIRS) --since benchmarks/data/answers.json
+
+tolerances: $(STAMP)
+	$(BIN)/python -m tensorprobe.rounding.tolerance_table docs/tolerances.md
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/open_dump.py

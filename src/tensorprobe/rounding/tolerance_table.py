@@ -1,6 +1,7 @@
 """The table of all tolerances, for people and for benchmarks: name, value, and why it is so.
 
-python -m tensorprobe.rounding.tolerance_table      prints the table of docs/tolerances.md
+python -m tensorprobe.rounding.tolerance_table          prints the table
+python -m tensorprobe.rounding.tolerance_table FILE     puts it in the place of the one in that file
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import ast
 import inspect
 import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from tensorprobe.rounding import tolerances
@@ -43,5 +45,16 @@ def as_markdown() -> str:
     return "\n".join(("| name | value | derived from, or what it buys |", "|---|---|---|", *rows))
 
 
+def _renew(file: Path) -> None:
+    """Put the table in the place of the one that a page holds."""
+    lines = file.read_text().splitlines()
+    rows = [number for number, line in enumerate(lines) if line.startswith("|")]
+    lines[rows[0] : rows[-1] + 1] = as_markdown().splitlines()
+    file.write_text("\n".join(lines) + "\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(as_markdown() + "\n")
+    if len(sys.argv) > 1:
+        _renew(Path(sys.argv[1]))
+    else:
+        sys.stdout.write(as_markdown() + "\n")
