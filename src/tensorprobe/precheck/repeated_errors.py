@@ -63,7 +63,7 @@ def resemblance_of(
             errors.append(_errors(ours, theirs))
     if len(errors) == 1:
         return Resemblance(is_alike=True, shared_by=0.0)
-    likeness = max(_mean_cosine(kind) for kind in zip(*errors, strict=True))
+    likeness = max(_mean_resemblance(kind) for kind in zip(*errors, strict=True))
     is_alike = likeness > (
         tolerances.ALIKE if shared >= tolerances.ENOUGH_TO_CANCEL else tolerances.ALIKE_IF_FEW
     )
@@ -116,8 +116,8 @@ def _shared_by(error: torch.Tensor) -> float:
     return float(squares.sum()) ** 2 / fourth if fourth else 0.0
 
 
-def _mean_cosine(errors: Sequence[torch.Tensor]) -> float:
-    """Return how much errors resemble each other, each with each."""
+def _mean_resemblance(errors: Sequence[torch.Tensor]) -> float:
+    """Return how much errors point the same way, each with each; of one element, too."""
     found = []
     for one, other in combinations(errors, 2):
         norms = float(torch.linalg.vector_norm(one) * torch.linalg.vector_norm(other))
