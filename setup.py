@@ -30,15 +30,11 @@ setup(
                     "_gate",
                     "_gradients",
                     "_graph",
-                    "_kept",
                     "_modules",
-                    "_parameters",
                     "_records",
-                    "_shapes",
                     "_team",
                     "_teamwork",
                     "_values",
-                    "_walks",
                 )
             ],
             depends=[

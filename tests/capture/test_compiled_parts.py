@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import weakref
@@ -19,7 +20,7 @@ from tensorprobe import open_dump
 from tensorprobe.capture import PrecisionDebugger, drafts, graph_edges, stacks
 from tensorprobe.summary import host
 from tensorprobe.summary.statistics import Measured
-from tensorprobe.system.extensions import load_compiled
+from tensorprobe.system.extensions import SWITCH, load_compiled
 
 pytestmark = pytest.mark.skipif(
     load_compiled("tensorprobe.capture._calls") is None, reason="built without a C compiler"
@@ -197,19 +198,18 @@ def test_codes_that_were_forgotten_are_not_trusted() -> None:
     assert whole
 
 
+# Each is left out once, at a level that uses it.
+PARTS_OF_A_STEP = {
+    "L0": ["capture._modules"],
+    "L1": ["capture._frames"],
+    "mix": ["capture._graph", "capture._gradients"],
+}
+
 CAPTURE = """
 import sys, torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from tensorprobe import PrecisionDebugger, seed_all
-from tensorprobe.capture import drafts, gate, graph_edges, recorder, stacks
-from tensorprobe.store import leaf_encode
-from tensorprobe.summary import host
-if sys.argv[2] == "python":
-    graph_edges.compiled_graph = gate.compiled_graph = lambda: None
-    drafts._compiled = stacks._compiled = leaf_encode._compiled = None
-    drafts._usual_text = lambda draft: None
-    recorder.make_draft, recorder.is_plain = drafts.Draft, host.is_plain
 seed_all(1)
 
 class Double(torch.autograd.Function):
@@ -246,8 +246,8 @@ lstm, odd = torch.nn.LSTM(8, 4), Odd()
 x = torch.randn(2, 3, 8)
 ids = torch.randint(10, (2, 3))
 with open(sys.argv[1] + ".json", "w") as file:
-    file.write('{"task": "statistics", "statistics": {"summary_mode": "%s"}}' % sys.argv[4])
-debugger = PrecisionDebugger(sys.argv[1] + ".json", dump_path=sys.argv[1], level=sys.argv[3])
+    file.write('{"task": "statistics", "statistics": {"summary_mode": "%s"}}' % sys.argv[3])
+debugger = PrecisionDebugger(sys.argv[1] + ".json", dump_path=sys.argv[1], level=sys.argv[2])
 debugger.start([block, lstm, odd])
 with torch.autocast("cpu", dtype=torch.bfloat16):
     y = block(x)
@@ -265,22 +265,27 @@ debugger.step()
 """
 
 
+def captured(folder: Path, level: str, summary: str, without: str) -> tuple[str, str, Any]:
+    """Return what a run that uses no compiled code of these parts writes."""
+    environment = {**os.environ, SWITCH: without}
+    command = [sys.executable, "-c", CAPTURE, folder, level, summary]
+    subprocess.run(command, check=True, env=environment)
+    rank = folder / "step0" / "rank"
+    # Which places are written together, and so first, is a matter of time.
+    tree = json.loads((rank / "construct.json").read_text())
+    # Up to its data, a dump says which run it is of.
+    data = (rank / "dump.json").read_text().partition(' "data": {')[2]
+    return data, (rank / "stack.json").read_text(), tree
+
+
 @pytest.mark.parametrize(
     ("level", "summary"), [("L0", "statistics"), ("L1", "md5"), ("mix", "statistics")]
 )
 def test_a_dump_is_the_same_with_and_without_them(tmp_path: Path, level: str, summary: str) -> None:
-    texts = []
-    for way in ("compiled", "python"):
-        folder = tmp_path / way
-        subprocess.run([sys.executable, "-c", CAPTURE, folder, way, level, summary], check=True)
-        rank = folder / "step0" / "rank"
-        # Which places are written together, and so first, is a matter of time.
-        tree = json.loads((rank / "construct.json").read_text())
-        # Up to its data, a dump says which run it is of.
-        data = (rank / "dump.json").read_text().partition(' "data": {')[2]
-        texts.append((data, (rank / "stack.json").read_text(), tree))
-    assert len(texts[0][0]) > 20_000
-    assert texts[0] == texts[1]
+    whole = captured(tmp_path / "compiled", level, summary, "")
+    assert len(whole[0]) > 20_000
+    for without in ("capture._calls,store._entry_text", *PARTS_OF_A_STEP[level]):
+        assert captured(tmp_path / without, level, summary, without) == whole, without
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
@@ -303,8 +308,8 @@ def test_usual_calls_take_no_step_of_ours_in_python(tmp_path: Path, level: str) 
         debugger.stop()
         debugger.step()
     steps = {
-        *("watch_call", "watch", "begin", "find_rest", "draft_all", "_draft_tensor", "add"),
-        *("on_backward", "_enter", "_record", "_take_gradient", "_hook_parameters"),
+        *("watch_call", "watch", "begin", "find_rest", "draft_all", "_draft_tensor"),
+        *("on_backward", "_enter", "_record"),
     }
     assert not seen & steps
     names = [name for part in open_dump(tmp_path).parts for name in part.names]
@@ -336,64 +341,3 @@ def test_a_tensor_that_does_not_tell_its_version_is_no_draft() -> None:
     for make in (drafts.Draft, drafts.make_draft):
         with pytest.raises(RuntimeError, match="no version today"):
             make(tensor, Measured(None), None)
-
-
-def test_a_model_is_walked_through_as_torch_does_it() -> None:
-    walk = load_compiled("tensorprobe.capture._calls").walk_modules
-    shared = torch.nn.Linear(2, 2)
-    model = torch.nn.Sequential(shared, torch.nn.Sequential(shared, torch.nn.ReLU()))
-    model.register_module("nothing", None)
-    model[1].register_module("above", model)
-    method = torch.nn.Module.named_modules
-    assert walk(model, method) == list(model.named_modules())
-
-    class Renamed(torch.nn.Sequential):
-        def named_modules(self, *args: Any, **kwargs: Any) -> Any:
-            return iter(())
-
-    # Whoever names his modules himself is asked, wherever he is.
-    assert walk(torch.nn.Sequential(shared, Renamed(shared)), method) is None
-    shared.named_modules = lambda: iter(())  # type: ignore[assignment]
-    assert walk(model, method) is None
-
-
-def test_a_gradient_is_changed_as_python_changes_it() -> None:
-    compiled = graph_edges.compiled_graph()
-    gradient = torch.arange(24.0).view(4, 6)
-    part = graph_edges.place_in_base(torch.empty(4, 6)[1:, 2:])
-    assert part is not None
-    reshape = graph_edges._Reshape(torch.Size((2, 12)))
-    transpose = graph_edges._transpose
-    for change in (
-        part,
-        reshape,
-        graph_edges._Reshape(torch.Size((1, 6))),
-        transpose,
-        graph_edges._Cast(torch.float64),
-        graph_edges._Changes(transpose, graph_edges._Reshape(torch.Size((24,)))),
-    ):
-        # One that lies in memory in another way, too, and one that begins elsewhere.
-        for given in (gradient, gradient.t().contiguous().t(), torch.arange(30.0)[6:].view(4, 6)):
-            found, wanted = compiled.changed(given, change), change(given)
-            assert torch.equal(found, wanted) and found.dtype == wanted.dtype
-            assert found.stride() == wanted.stride()
-    assert compiled.changed(gradient, None) is gradient
-    with pytest.raises(RuntimeError, match="not expandable"):
-        compiled.changed(gradient, graph_edges._Reshape(torch.Size((5, 5))))
-
-
-@pytest.mark.parametrize("rows", [(3,), (2, 3)])
-def test_nodes_that_only_reshape_are_passed_over_as_by_python(rows: tuple[int, ...]) -> None:
-    compiled = graph_edges.compiled_graph()
-    tensors = [leaf(*rows, 4), leaf(5, 4), leaf(5)]
-    edges = graph_edges.input_edges(tensors)
-    start = graph_edges.next_sequence_number()
-    out = functional.linear(*tensors)
-    root, _ = graph_edges.only_root([out], edges, start, passes_over_shapes=True)  # type: ignore[misc]
-    found = compiled.find_leaving(root, edges, start)
-    wanted = compiled.find_leaving(root, edges, start)
-    compiled.pass_over(root, *found)
-    graph_edges._pass_over_shapes((root,), *wanted)
-    assert found == wanted
-    # All of them leave from one node, which is the root where that does more than reshape.
-    assert list(found[0]) == list(wanted[0]) and len(found[0]) == 1

@@ -44,7 +44,9 @@ static int begin_call(Gate *self, Call *call, PyObject *full_name)
 int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
 {
     PyObject *tensors = tensors_of(self, shown, shown_named);
-    PyObject *edges = tensors ? take_edges(tensors) : NULL;
+    PyObject *edges = !tensors                          ? NULL
+                      : self->input_edges == Py_None ? take_edges(tensors)
+                                                     : PyObject_CallFunctionObjArgs(self->input_edges, tensors, NULL);
     Py_XDECREF(tensors);
     call->start = edges ? PyObject_CallObject(self->next_sequence_number, NULL) : NULL;
     if (!call->start) {
@@ -165,7 +167,7 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     unsigned long long start = PyLong_AsUnsignedLongLong(call->start);
     int failed = !outputs || PyErr_Occurred();
     if (!failed)
-        root = call->is_sealed || call->is_late
+        root = self->opened != Py_None && (call->is_sealed || call->is_late)
                    ? root_of(outputs, call->edges, start, passes_over(self, call->is_sealed))
                    : Py_NewRef(Py_None);
     failed = failed || !root;

@@ -8,42 +8,38 @@
 
 /* The names of attributes and methods, as objects of Python. */
 #define TEXTS(X)                                                                                     \
-    X(_add) X(_error) X(_folder) X(_followers) X(_hidden) X(_lock) X(_lose) X(_name) X(_names)  \
-    X(_parts_left) X(_promised_name) X(_take) X(data_name) X(end) X(follow) X(follow_uncalled) X(frame) X(is_done)      \
-    X(is_lost) X(names) X(path) X(suffix) X(tensor_files) X(write)                       \
-    X(TBackward0) X(__dict__) X(__enter__) X(__exit__) X(__name__) X(__self__) X(_ask_quickly) X(_ask_unseen)      \
-    X(_backward_hooks) X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks)             \
-    X(_is_closed) X(_is_view) X(_line) X(_modules)               \
-    X(_parameters) X(_saved_self_sym_sizes) X(_sequence_nr) X(_text) X(_threads) X(_unsent) X(_version)          \
-    X(_view_inputs) X(acquire) X(memory) X(alive) X(args) X(as_strided) X(ask) X(asked) X(call) X(checked) X(checksums)      \
-    X(count) X(data_ptr) X(defaults) X(delivered) X(detach) X(done) X(dtype) X(edges) X(f_back)      \
-    X(f_lasti) X(f_locals) X(fail) X(file) X(find_rest) X(forget_tensors) X(forward)        \
-    X(full_name) X(get_device) X(grad_fn) X(has_inner) X(hook) X(inputs) X(is_active) X(is_by_python) X(is_cast) X(is_conj)       \
-    X(is_contiguous) X(is_inference) X(is_late) X(is_meta) X(is_neg) X(is_nested) X(is_paused)       \
-    X(is_recompute) X(is_sealed) X(kwargs) X(layout) X(leave) X(leaves) X(measured) X(missing) X(module)      \
-    X(n_sequence_fields) X(name) X(named_modules) X(next_functions) X(next_number) X(nodes) X(note_place) X(number)       \
+    X(__dict__) X(__enter__) X(__exit__) X(__name__) X(_add) X(_ask_quickly) X(_ask_unseen)          \
+    X(_base) X(_draft_tensor) X(_forward_hooks) X(_forward_pre_hooks) X(_is_view) X(_modules)        \
+    X(_parameters) X(_sequence_nr) X(_text) X(_threads) X(_unsent) X(_version) X(_view_inputs)       \
+    X(acquire) X(alive) X(args) X(ask) X(asked) X(call) X(checked) X(checksums) X(count)             \
+    X(data_ptr) X(defaults) X(detach) X(done) X(dtype) X(edges) X(end) X(f_back) X(f_lasti)          \
+    X(f_locals) X(fail) X(file) X(find_rest) X(follow) X(follow_uncalled) X(forget_tensors)          \
+    X(forward) X(frame) X(full_name) X(get_device) X(grad_fn) X(has_inner) X(hook) X(inputs)         \
+    X(is_active) X(is_by_python) X(is_cast) X(is_conj) X(is_contiguous) X(is_done) X(is_inference)   \
+    X(is_late) X(is_lost) X(is_meta) X(is_neg) X(is_nested) X(is_paused) X(is_recompute)             \
+    X(is_sealed) X(kwargs) X(layout) X(leave) X(leaves) X(measured) X(memory) X(missing) X(module)   \
+    X(n_sequence_fields) X(name) X(next_functions) X(next_number) X(nodes) X(note_place) X(number)   \
     X(numbers) X(numel) X(of_inputs) X(of_outputs) X(open_pass) X(output_nr) X(outputs)              \
-    X(parameters) X(parent) X(pass_over) X(positions_under_cast) X(register_hook) X(release)         \
-    X(requires_grad) X(reshape) X(running) X(saved) X(send) X(shape) X(stack) X(start) X(statistics) X(storage_offset) X(stride)  \
-    X(t) X(task) X(unused) X(variable) X(version) X(views) X(watch_gradients) X(watcher)
+    X(parameters) X(parent) X(pass_over) X(path) X(positions_under_cast) X(register_hook)            \
+    X(release) X(requires_grad) X(running) X(saved) X(send) X(shape) X(stack) X(start)               \
+    X(statistics) X(stride) X(task) X(unused) X(variable) X(version) X(views) X(watch_gradients)     \
+    X(watcher) X(write)
 #define DECLARE(text) extern PyObject *text_##text;
 TEXTS(DECLARE)
 
 /* What a gate uses of the session's parts, by the names that gate.py gives them. */
 #define PARTS(X)                                                                                     \
     X(session) X(modules) X(recorder) X(gradients) X(statistics) X(checksums) X(drafts) X(owners)    \
-    X(memory_class) X(merge) X(known_ints) X(counters) X(pending_class) X(begin) X(lock)       \
-    X(done) X(add_handle) X(stacks) X(codes) X(read_stack) X(inside_custom) X(tensor_class)          \
+    X(memory_class) X(merge) X(known_ints) X(counters) X(pending_class) X(begin) X(lock) X(done)     \
+    X(add_handle) X(stacks) X(codes) X(read_stack) X(inside_custom) X(tensor_class)                  \
     X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
-    X(is_transforming) X(without_functions) X(backward_of)          \
-    X(opened) X(call_class) X(node_hook_class) X(gradients_lock) X(keep) X(team) X(writer)    \
-    X(written_tensors) X(add_raised)                                                                 \
-    X(file_class) X(await_file) X(frames) X(frame_of) X(kernel_types) X(writes_aside) X(is_kept) X(borrow)
+    X(is_transforming) X(without_functions) X(backward_of) X(opened) X(call_class)                   \
+    X(node_hook_class) X(gradients_lock) X(keep) X(team) X(written_tensors) X(add_raised)            \
+    X(input_edges) X(pass_over_shapes)
 /* What it uses of the watcher of modules, where there is one. */
 #define MODULE_PARTS(X)                                                                              \
-    X(kinds) X(kind_of) X(paths) X(running_class) X(modules_lock) X(hooked) X(parameter_hooks)       \
-    X(parameter_gradients) X(gradients_of) X(ordered_dict)
+    X(kinds) X(kind_of) X(paths) X(running_class) X(hook_parameters)
 /* What torch asks about is known only where the gate is a mode's. */
 #define MODE_PARTS(X) X(mode) X(slow) X(functions) X(note) X(as_written) X(is_machinery)
 
@@ -61,7 +57,7 @@ typedef struct {
     MODE_PARTS(FIELD)
     /* Names of backward calls by those of modules' forward calls. */
     PyObject *backward_names;
-    Py_ssize_t deepest, many, batch, most_elements;
+    Py_ssize_t deepest, many, batch;
     int with_checksums;
     int is_distributed;
     /* Where the last call was made that is known to the gradients. */
@@ -133,14 +129,6 @@ typedef struct {
     Py_ssize_t index;
 } Place;
 
-PyObject *text_of(const Place *place);
-/* The draft of a tensor, by the recorder. */
-PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place);
-/* What was measured of the memory that a view shows, or else is measured by `measure`; None: by Python. */
-typedef PyObject *(*Measure)(Gate *self, PyObject *tensor, void *data);
-PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner, Measure measure, void *data);
-/* Make the draft of a tensor and remember it. */
-PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked);
 
 /* Where data are kept they go to files of these names, `{name}.{part}.{index or key}`; `part` may be NULL. */
 PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *part);
@@ -149,27 +137,11 @@ PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named);
 /* Return the values that a function returned, as a tuple. */
 PyObject *values_of(PyObject *result);
 
-/* _kept.c: drafts of tensors that have files. */
-
-PyObject *draft_kept(Gate *self, PyObject *tensor, const Place *place);
-
 /* _team.c: what measures and writes the host's tensors; whoever asks holds its lock. */
 
 typedef struct Team Team;
-/* Elements without a gap: how many, of what type, and what keeps them; `size` in bytes, 0: not known. */
-typedef struct {
-    void *address;
-    PyObject *count, *type, *owner;
-    Py_ssize_t size;
-} Elements;
 int begin_team(PyObject *module);
 int team_finish(Team *self);
-/* `release` may be NULL. */
-int team_write(Team *self, PyObject *file, void *address, Py_ssize_t size, PyObject *tensor, PyObject *release);
-/* 1 if it will be linked, 0 if the file has to see to that itself. */
-int team_link(Team *self, PyObject *file, PyObject *source);
-/* What will hold the numbers. */
-PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements);
 
 /* _records.c: a record takes nothing over; queue_record takes it. */
 
@@ -200,17 +172,6 @@ int begin_modules(void);
 /* The module calls that run in this thread, the innermost last. */
 PyObject *running_here(Gate *self);
 PyObject *watch_modules(PyObject *object, PyObject *parts);
-
-/* _parameters.c */
-
-int begin_parameters(void);
-/* Hook those of a module's parameters that get a gradient. */
-int hook_parameters(Gate *self, PyObject *own, PyObject *path, PyObject *class_name);
-
-/* _walks.c */
-
-extern PyMethodDef module_methods[];
-int begin_walks(void);
 
 /* _gradients.c: two more. */
 
@@ -243,19 +204,6 @@ PyObject *local_of(PyObject *frame, PyObject *name);
 extern PyMethodDef graph_methods[];
 int begin_graph(void);
 PyObject *take_edges(PyObject *tensors);
-/* Append an item, which is taken over and may be NULL, to the list under a key. */
-int append_to(PyObject *lists, PyObject *key, PyObject *item);
 /* Fill two dicts, as find_leaving returns them. */
 int leave_from(PyObject *node, PyObject *edges, uint64_t start, PyObject *leaving, PyObject *incoming);
 PyObject *root_of(PyObject *outputs, PyObject *edges, uint64_t start, int passes_over_shapes);
-
-/* _shapes.c */
-
-extern PyMethodDef shape_methods[];
-/* A NamedTuple of fields that are taken over and may be NULL; and the one of a view's place. */
-PyObject *make_named(PyObject *its_class, PyObject *fields);
-PyObject *make_cut(PyObject *fields);
-/* A gradient after a change, None or one of graph_edges.py's. */
-PyObject *changed(PyObject *gradient, PyObject *change);
-/* As graph_edges.py's pass_over_shapes, for a call with one root. */
-int pass_over(PyObject *root, PyObject *leaving, PyObject *incoming);

@@ -282,20 +282,18 @@ static int take_number(PyObject *parts, const char *name, double *number)
 
 static int take_parts(Gate *self, PyObject *parts)
 {
-    double deepest, many, batch, with_checksums, most_elements;
+    double deepest, many, batch, with_checksums;
 #define TAKE(part)                                                                                   \
     if (take_part(parts, #part, &self->part))                                                        \
         return -1;
     PARTS(TAKE)
     if (take_number(parts, "deepest", &deepest) || take_number(parts, "many", &many) ||
-        take_number(parts, "batch", &batch) || take_number(parts, "with_checksums", &with_checksums) ||
-        take_number(parts, "most_elements", &most_elements))
+        take_number(parts, "batch", &batch) || take_number(parts, "with_checksums", &with_checksums))
         return -1;
     self->with_checksums = with_checksums != 0;
     self->deepest = (Py_ssize_t)deepest;
     self->many = (Py_ssize_t)many;
     self->batch = (Py_ssize_t)batch;
-    self->most_elements = (Py_ssize_t)most_elements;
     return 0;
 }
 
@@ -366,15 +364,14 @@ PyMODINIT_FUNC PyInit__calls(void)
     if (!(text_##text = PyUnicode_InternFromString(#text)))                                          \
         return NULL;
     TEXTS(INTERN)
-    if (begin_graph() || begin_modules() || begin_parameters() || begin_walks() || begin_gradients())
+    if (begin_graph() || begin_modules() || begin_gradients())
         return NULL;
     begin_frames();
     PyObject *made = PyModule_Create(&module);
     PyObject *gate_class = made ? PyType_FromSpec(&gate_spec) : NULL;
     if (made && (!gate_class || PyModule_AddObjectRef(made, "Gate", gate_class) ||
                  PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods) ||
-                 PyModule_AddFunctions(made, frame_methods) || PyModule_AddFunctions(made, module_methods) ||
-                 PyModule_AddFunctions(made, shape_methods) || begin_team(made)))
+                 PyModule_AddFunctions(made, frame_methods) || begin_team(made)))
         Py_CLEAR(made);
     Py_XDECREF(gate_class);
     return made;

@@ -16,6 +16,12 @@ static PyObject *list_of_none(Py_ssize_t count)
     return list;
 }
 
+/* A gradient after a change, None or one of graph_edges.py's. */
+static PyObject *changed(PyObject *gradient, PyObject *change)
+{
+    return change == Py_None ? Py_NewRef(gradient) : PyObject_CallFunctionObjArgs(change, gradient, NULL);
+}
+
 /* Put gradients in the places of outputs: pairs of a number, a place and a change. */
 static int place_outputs(PyObject *places, PyObject *gradients, PyObject *found)
 {
@@ -96,6 +102,17 @@ static int add_gradients(Gate *self, PyObject *call, PyObject *of_outputs, PyObj
     return failed ? -1 : 0;
 }
 
+/* Ask the neighbours of nodes that only reshape, as graph_edges.py has it. */
+static int pass_over(Gate *self, PyObject *node, PyObject *leaving, PyObject *incoming)
+{
+    PyObject *roots = PyTuple_Pack(1, node), *done = NULL;
+    if (roots)
+        done = PyObject_CallFunctionObjArgs(self->pass_over_shapes, roots, leaving, incoming, NULL);
+    Py_XDECREF(roots);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
 /* Return where gradients leave a call's piece of the graph, places by node; the root is running. */
 static PyObject *find_leaving(Gate *self, PyObject *hook, PyObject *node)
 {
@@ -106,7 +123,7 @@ static PyObject *find_leaving(Gate *self, PyObject *hook, PyObject *node)
     int failed = !edges || !begin || !leaving || !incoming || PyErr_Occurred() ||
                  leave_from(node, edges, start, leaving, incoming);
     if (!failed && passes_over(self, is_sealed) && PyDict_Size(incoming) > 1)
-        failed = pass_over(node, leaving, incoming);
+        failed = pass_over(self, node, leaving, incoming);
     if (failed)
         Py_CLEAR(leaving);
     Py_XDECREF(edges);

@@ -18,7 +18,23 @@
 
 /* From graph_edges.py. */
 static PyObject *edges_class, *view_class, *leaf_node_class, *is_autocast_on, *place_in_base;
-static PyObject *only_reshapes;
+static PyObject *only_reshapes, *place_class;
+
+static PyObject *make_named(PyObject *its_class, PyObject *fields)
+{
+    /* A NamedTuple's own constructor is Python; that of its base is not. */
+    newfunc new_tuple = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *arguments = fields ? PyTuple_Pack(1, fields) : NULL;
+    PyObject *made = arguments ? new_tuple((PyTypeObject *)its_class, arguments, NULL) : NULL;
+    Py_XDECREF(arguments);
+    Py_XDECREF(fields);
+    return made;
+}
+
+static PyObject *make_cut(PyObject *fields)
+{
+    return make_named(place_class, fields);
+}
 
 static int has(PyObject *object, PyObject *attribute)
 {
@@ -41,7 +57,7 @@ static PyObject *own_dict(PyObject **dict)
     return *dict;
 }
 
-int append_to(PyObject *lists, PyObject *key, PyObject *item)
+static int append_to(PyObject *lists, PyObject *key, PyObject *item)
 {
     if (!item)
         return -1;
@@ -521,9 +537,9 @@ static PyObject *leave(PyObject *self, PyObject *args)
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
     PyObject **kept[] = {&edges_class, &view_class, &leaf_node_class, &is_autocast_on, &place_in_base,
-                         &only_reshapes};
+                         &only_reshapes, &place_class};
     (void)self;
-    return keep_given(args, kept, 6);
+    return keep_given(args, kept, 7);
 }
 
 PyMethodDef graph_methods[] = {

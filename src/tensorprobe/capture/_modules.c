@@ -144,6 +144,16 @@ static PyObject *parameters_of(Gate *self, PyObject *module)
     return Py_NewRef(Py_None);
 }
 
+/* Hook those of a module's parameters that get a gradient. */
+static int hook_parameters(Gate *self, PyObject *own, PyObject *path, PyObject *class_name)
+{
+    if (!PyDict_Size(own))
+        return 0;
+    PyObject *done = PyObject_CallFunctionObjArgs(self->hook_parameters, own, path, class_name, NULL);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
 static int add_running(Gate *self, PyObject *running, PyObject *module, Call *call)
 {
     Py_ssize_t depth = PyList_Size(running);
@@ -187,7 +197,7 @@ static int enter(Gate *self, PyObject *module, PyObject *args, PyObject *kind)
         int failed = !running || !frame || describe_before(self, &call, args, named, own) ||
                      note_beginning(self, &call, frame) ||
                      note_edges(self, &call, args, named) ||
-                     (PyDict_Size(own) && hook_parameters(self, own, path, class_name)) ||
+                     hook_parameters(self, own, path, class_name) ||
                      add_running(self, running, module, &call);
         Py_XDECREF(frame);
         outcome = failed ? -1 : 1;

@@ -4,6 +4,8 @@
 
 PyObject *stack_of(Gate *self, PyObject *frame)
 {
+    if (self->codes == Py_None)
+        return PyObject_CallObject(self->read_stack, NULL);
     PyObject *key = key_of_stack(frame, self->codes, self->deepest);
     PyObject *stack = key && key != Py_None ? PyDict_GetItemWithError(self->stacks, key) : NULL;
     Py_XINCREF(stack);

@@ -62,6 +62,13 @@ typedef struct {
     X(lock) X(region) X(ask_elsewhere) X(ask_alone) X(plan) X(measured_class) X(numbers_of)          \
     X(view_place) X(forget) X(borrow) X(fail) X(hold) X(measuring)
 
+/* Elements without a gap: how many, of what type, and what keeps them; `size` in bytes, 0: not known. */
+typedef struct {
+    void *address;
+    PyObject *count, *type, *owner;
+    Py_ssize_t size;
+} Elements;
+
 struct Team {
     PyObject_HEAD
     TEAM_PARTS(FIELD)
@@ -631,7 +638,7 @@ static void settle_all(Team *self, Trouble *trouble)
     }
 }
 
-int team_write(Team *self, PyObject *file, void *address, Py_ssize_t size, PyObject *tensor, PyObject *release)
+static int team_write(Team *self, PyObject *file, void *address, Py_ssize_t size, PyObject *tensor, PyObject *release)
 {
     Job *job = PyMem_Calloc(1, sizeof *job);
     if (!job || put(&self->jobs, job)) {
@@ -662,7 +669,7 @@ static Job *find_job(Team *self, PyObject *file)
     return NULL;
 }
 
-int team_link(Team *self, PyObject *file, PyObject *source)
+static int team_link(Team *self, PyObject *file, PyObject *source)
 {
     int is_done = is_so(source, text_is_done);
     if (is_done)
@@ -677,7 +684,7 @@ int team_link(Team *self, PyObject *file, PyObject *source)
     return PyList_Append(job->links, file) ? -1 : 1;
 }
 
-PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements)
+static PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements)
 {
     PyObject *address = PyLong_FromVoidPtr(elements->address);
     Asked *asked = address ? PyMem_Calloc(1, sizeof *asked) : NULL;
@@ -741,6 +748,7 @@ static PyObject *ask_tensor(PyObject *object, PyObject *tensor)
     PyObject *plan = ordered ? PyObject_CallFunctionObjArgs(self->plan, tensor, ordered, NULL) : NULL;
     if (plan && is_ordered && (!self->jobs.count || self->jobs.items[self->jobs.count - 1] != last)) {
         /* Its data were written meanwhile, and are no longer there. */
+        is_ordered = 0;
         Py_DECREF(plan);
         plan = PyObject_CallFunctionObjArgs(self->plan, tensor, Py_None, NULL);
     }
@@ -750,6 +758,9 @@ static PyObject *ask_tensor(PyObject *object, PyObject *tensor)
         measured = PyObject_CallFunctionObjArgs(self->ask_elsewhere, tensor, NULL);
     else if (plan && PyArg_ParseTuple(plan, "OOOO", &address, &elements.count, &elements.type, &elements.owner)) {
         elements.address = PyLong_AsVoidPtr(address);
+        /* Where its data are copied, that is done while they are measured. */
+        if (is_ordered && elements.address == last->address)
+            elements.size = last->size;
         measured = PyErr_Occurred() ? NULL : team_ask(self, tensor, &elements);
     }
     Py_XDECREF(ordered);

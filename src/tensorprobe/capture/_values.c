@@ -33,9 +33,8 @@ static PyObject *measure_by(Gate *self, PyObject *attribute, PyObject *tensor)
     return measured;
 }
 
-static PyObject *measure(Gate *self, PyObject *tensor, void *unused)
+static PyObject *measure(Gate *self, PyObject *tensor)
 {
-    (void)unused;
     PyObject *measured = measure_by(self, text__ask_quickly, tensor);
     if (measured != Py_None)
         return measured;
@@ -43,7 +42,7 @@ static PyObject *measure(Gate *self, PyObject *tensor, void *unused)
     return PyObject_CallMethodObjArgs(self->statistics, text_ask, tensor, NULL);
 }
 
-PyObject *text_of(const Place *place)
+static PyObject *text_of(const Place *place)
 {
     const char *part = place->part ? place->part : "", *dot = place->part ? "." : "";
     return place->key ? PyUnicode_FromFormat("%U%s%s.%S", place->name, dot, part, place->key)
@@ -60,7 +59,8 @@ static PyObject *path_of(Gate *self, const Place *place)
     return path;
 }
 
-PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place)
+/* The draft of a tensor, by the recorder. */
+static PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place)
 {
     PyObject *path = path_of(self, place), *draft = NULL;
     if (path)
@@ -165,7 +165,8 @@ static PyObject *numbers_of(Gate *self, PyObject *owner)
     return numbers;
 }
 
-PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner, Measure measure, void *data)
+/* What was measured of the memory that a view shows, or else is measured now; None: by Python. */
+static PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner)
 {
     PyObject *place = place_of(self, view), *known = place ? find_draft(self->drafts, owner) : NULL;
     if (!known || place == Py_None) {
@@ -186,7 +187,7 @@ PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner, Measure meas
         PyObject *found = numbers ? PyDict_GetItemWithError(numbers, place) : NULL;
         measured = found ? Py_XNewRef(PyTuple_GetItem(found, 0)) : NULL;
         if (numbers && !found && !PyErr_Occurred()) {
-            measured = measure(self, view, data);
+            measured = measure(self, view);
             PyObject *both = measured ? PyTuple_Pack(2, measured, Py_None) : NULL;
             /* What cannot be remembered is measured again next time. */
             if (measured && (!both || PyDict_SetItem(numbers, place, both)))
@@ -208,7 +209,8 @@ static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
     return remember_draft(self->drafts, tensor, draft);
 }
 
-PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked)
+/* Make the draft of a tensor and remember it. */
+static PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked)
 {
     PyObject *draft = make_draft(tensor, measured, checked);
     if (draft && keep_draft(self, tensor, draft))
@@ -243,10 +245,10 @@ static PyObject *draft_new(Gate *self, PyObject *tensor, const Place *place)
     else
         checked = Py_NewRef(Py_None);
     if (checked && owner == Py_None)
-        measured = measure(self, tensor, NULL);
+        measured = measure(self, tensor);
     else if (checked)
         /* What a checksum is of has an order. */
-        measured = self->with_checksums ? Py_NewRef(Py_None) : measure_view(self, tensor, owner, measure, NULL);
+        measured = self->with_checksums ? Py_NewRef(Py_None) : measure_view(self, tensor, owner);
     Py_DECREF(owner);
     if (!measured || measured == Py_None) {
         Py_XDECREF(measured);
@@ -256,6 +258,18 @@ static PyObject *draft_new(Gate *self, PyObject *tensor, const Place *place)
     PyObject *draft = draft_measured(self, tensor, measured, checked);
     Py_DECREF(measured);
     Py_DECREF(checked);
+    return draft;
+}
+
+/* Draft a tensor whose data are kept. */
+static PyObject *draft_kept(Gate *self, PyObject *tensor, const Place *place)
+{
+    int alone = self->is_alone ? 1 : is_alone(self);
+    if (alone <= 0)
+        return alone < 0 ? NULL : draft_by_python(self, tensor, place);
+    PyObject *name = text_of(place);
+    PyObject *draft = name ? PyObject_CallFunctionObjArgs(self->keep, tensor, name, NULL) : NULL;
+    Py_XDECREF(name);
     return draft;
 }
 

@@ -14,15 +14,12 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from tensorprobe.system.extensions import load_compiled
-
 if TYPE_CHECKING:
     from tensorprobe.capture.functions import FunctionWatcher
 
 __all__ = ["FastPathGuard"]
 
 _FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-_compiled = load_compiled("tensorprobe.capture._calls", "hook_for")
 
 
 def _is_fast(kind: type[nn.Module]) -> bool:
@@ -39,14 +36,9 @@ class FastPathGuard:
 
     def open(self) -> None:
         """Start to step aside."""
-        before, after = self._before, self._after
-        if _compiled is not None:
-            # All modules have to pass here.
-            before = _compiled.hook_for(before, _is_fast)
-            after = _compiled.hook_for(after, _is_fast)
         self._handles = [
-            torch_module.register_module_forward_pre_hook(before),
-            torch_module.register_module_forward_hook(after, always_call=True),
+            torch_module.register_module_forward_pre_hook(self._before),
+            torch_module.register_module_forward_hook(self._after, always_call=True),
         ]
 
     def close(self) -> None:

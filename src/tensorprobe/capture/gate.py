@@ -19,13 +19,19 @@ import torch
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.describe import tensors_in
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes
-from tensorprobe.capture.graph_edges import compiled_graph, next_sequence_number
+from tensorprobe.capture.graph_edges import (
+    compiled_graph,
+    input_edges,
+    next_sequence_number,
+    pass_over_shapes,
+)
 from tensorprobe.capture.raised import add_raised
 from tensorprobe.capture.spelling import as_spelled
 from tensorprobe.capture.transforms import is_transforming
 from tensorprobe.capture.written import written_tensors
 from tensorprobe.names import backward_of
 from tensorprobe.operations.facts import WRITES_UNSEEN
+from tensorprobe.system.extensions import load_compiled
 
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
@@ -38,7 +44,8 @@ _MAYBE_OPERATOR, _IS_PYTHON, _WRITES_UNSEEN = 1, 2, 4
 
 def make_gate(session: Session) -> Any | None:
     """Return what records the usual calls of a session; None where that is for Python."""
-    compiled = compiled_graph()
+    compiled = load_compiled("tensorprobe.capture._calls", "Gate")
+    graph = compiled_graph()
     parts = None if compiled is None else session.usual_parts()
     if compiled is None or parts is None:
         return None
@@ -57,6 +64,8 @@ def make_gate(session: Session) -> Any | None:
         "is_transforming": is_transforming,
         "written_tensors": written_tensors,
         "add_raised": add_raised,
+        "input_edges": input_edges if graph is None else None,
+        "pass_over_shapes": pass_over_shapes,
     }
     return compiled.Gate(known | parts)
 

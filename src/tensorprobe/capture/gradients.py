@@ -36,6 +36,7 @@ from tensorprobe.capture.graph_edges import (
     nodes_leaving,
     only_root,
 )
+from tensorprobe.system.extensions import is_turned_off
 
 __all__ = ["GradientWatcher", "RootHook"]
 
@@ -291,7 +292,7 @@ class GradientWatcher:
         return {
             "gradients": self,
             "add_handle": self._handles.append,
-            "opened": self._open,
+            "opened": None if is_turned_off("capture._gradients") else self._open,
             "call_class": _Call,
             "node_hook_class": _NodeHook,
             "gradients_lock": self._lock,

@@ -216,13 +216,20 @@ class InputEdges:
 @functools.cache
 def compiled_graph() -> Any:
     """Return what finds the edges of usual calls in a fraction of the time, where it is built."""
-    graph = load_compiled("tensorprobe.capture._calls", "set_up_graph", "find_leaving")
+    graph = load_compiled(
+        "tensorprobe.capture._calls", "set_up_graph", "find_leaving", part="capture._graph"
+    )
     if graph is not None:
         is_autocast_on = torch._C._is_any_autocast_enabled
         graph.set_up_graph(
-            InputEdges, _ViewInput, _ACCUMULATE, is_autocast_on, place_in_base, _only_reshapes
+            InputEdges,
+            _ViewInput,
+            _ACCUMULATE,
+            is_autocast_on,
+            place_in_base,
+            _only_reshapes,
+            _View,
         )
-        graph.set_up_shapes(_View, _Reshape, _Changes, _transpose, torch.Size, _RESHAPING)
     return graph
 
 
@@ -282,7 +289,7 @@ def nodes_at_edges(
     if len(outputs) > 1:
         _forget_shared_bases(roots)
     if passes_over_shapes and len(incoming) > 1:
-        _pass_over_shapes(roots, leaving, incoming)
+        pass_over_shapes(roots, leaving, incoming)
     return roots, leaving
 
 
@@ -326,7 +333,7 @@ def nodes_leaving(
     else:
         leaving, incoming = graph.find_leaving(root, edges, start)
     if passes_over_shapes and len(incoming) > 1:
-        _pass_over_shapes((root,), leaving, incoming)
+        pass_over_shapes((root,), leaving, incoming)
     return leaving
 
 
@@ -450,7 +457,7 @@ def _edges_to_inputs(
     return leaving, incoming
 
 
-def _pass_over_shapes(
+def pass_over_shapes(
     roots: Collection[_Node], leaving: dict[_Node, list[NodeInput]], incoming: _Incoming
 ) -> None:
     """Ask the neighbours of nodes towards inputs that only give a gradient another shape.

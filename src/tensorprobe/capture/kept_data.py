@@ -12,7 +12,6 @@ the last records. Should it be lost, the name is taken out of the record again.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import torch
 
@@ -39,28 +38,6 @@ class KeptData:
         self._transport = transport
         # Those that may still be on their way, in the order in which they were promised.
         self._awaited: deque[PendingFile] = deque()
-        # By dtype, shape and strides.
-        self._frames: dict[tuple[object, ...], object] = {}
-
-    def parts(self) -> dict[str, Any]:
-        """Return what _kept.c keeps data with, by the names that it knows."""
-        return {
-            "writer": self._writer,
-            "file_class": PendingFile,
-            "await_file": self._awaited.append,
-            "frames": self._frames,
-            "frame_of": self._frame_of,
-            "writes_aside": self._transport.writes_aside,
-            "borrow": self._transport.borrow,
-        }
-
-    def _frame_of(
-        self, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...] | None
-    ) -> tuple[tuple[bytes, bytes], str] | None:
-        files = self._writer.tensor_files
-        if files is None or (strides is not None and not files.takes_strides):
-            return None
-        return files.frame_of(DTYPES[str(dtype)], tuple(shape), strides=strides)
 
     def keep(
         self,

@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 
 from tensorprobe.capture.describe import Drafted, tensors_in
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
-from tensorprobe.capture.named_models import COMPILED, ModuleNames, named_modules_of
+from tensorprobe.capture.named_models import COMPILED, ModuleNames
 from tensorprobe.names import ParameterGradients, module_text
 from tensorprobe.records import Frame
 
@@ -154,12 +154,7 @@ class ModuleWatcher:
             "kind_of": _kind_of,
             **self._names.parts(),
             "running_class": _Running,
-            "modules_lock": self._lock,
-            "hooked": self._hooked,
-            "parameter_hooks": self._parameter_hooks,
-            "parameter_gradients": self._gradients,
-            "gradients_of": _gradients_of,
-            "ordered_dict": OrderedDict,
+            "hook_parameters": self._hook_parameters,
         }
 
     def close(self) -> None:
@@ -234,7 +229,7 @@ class ModuleWatcher:
         with self._lock:
             hooked = {at[2] for at in (*self._hooked, *self._hooked_tensors)}
             called = {at[0] for at in (*self._hooked, *self._hooked_tensors)}
-        for _, inner in named_modules_of(module):
+        for _, inner in module.named_modules():
             path, class_name = self._names.path_of(inner), type(inner).__name__
             if not inner._parameters or _gradients_of(path, class_name) in called:
                 continue

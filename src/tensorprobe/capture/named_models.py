@@ -14,15 +14,13 @@ from typing import Any
 import torch
 
 from tensorprobe.errors import ConfigError
-from tensorprobe.system.extensions import load_compiled
 
-__all__ = ["COMPILED", "Models", "ModuleNames", "named_models", "named_modules_of"]
+__all__ = ["COMPILED", "Models", "ModuleNames", "named_models"]
 
 Models = Sequence[tuple[str, torch.nn.Module]]
 _Named = list[tuple[str, torch.nn.Module]]
 # Where torch.compile's own module keeps the one that it stands for.
 COMPILED = "_orig_mod"
-_compiled = load_compiled("tensorprobe.capture._calls", "walk_modules")
 
 
 def named_models(model: Any) -> Models:
@@ -90,7 +88,7 @@ class ModuleNames:
     def _name_all(self, prefix: str, model: torch.nn.Module) -> None:
         named = [
             (_path_in(prefix, path) if prefix or COMPILED in path else path, module)
-            for path, module in named_modules_of(model)
+            for path, module in model.named_modules()
         ]
         # Where none has a name, as when a step begins, nothing stands in the way.
         if self._paths:
@@ -106,14 +104,6 @@ class ModuleNames:
             self._extra += 1
             named = [(_path_in(f"model{self._extra}", path), module) for path, module in unnamed]
         return named
-
-
-def named_modules_of(model: torch.nn.Module) -> Iterable[tuple[str, torch.nn.Module]]:
-    """Return what a model's `named_modules` does; a device waits while a step begins."""
-    found: list[tuple[str, torch.nn.Module]] | None = None
-    if _compiled is not None:
-        found = _compiled.walk_modules(model, torch.nn.Module.named_modules)
-    return model.named_modules() if found is None else found
 
 
 def _has_parts(model: torch.nn.Module) -> bool:

@@ -35,8 +35,6 @@ from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.checksum import Checked, ChecksumQueue
 from tensorprobe.summary.statistics import (
-    KERNEL_TYPES,
-    MOST_MEASURED_AT_ONCE,
     StatisticsQueue,
 )
 from tensorprobe.summary.transfer import BATCH
@@ -300,10 +298,6 @@ class Recorder:
             "lock": self._lock,
             "team": self._team if keeps_data else None,
             "keep": self._draft_kept_tensor if keeps_data else None,
-            "is_kept": self.keeps_data,
-            **self._data.parts(),
-            "kernel_types": KERNEL_TYPES,
-            "most_elements": MOST_MEASURED_AT_ONCE,
             "no_name": _NO_NAME,
             "describe": lambda value, path: describe(value, self._draft_tensor, path),
             "known_ints": KNOWN_INTS,

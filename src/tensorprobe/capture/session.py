@@ -56,6 +56,7 @@ from tensorprobe.records import DumpInfo, Frame
 from tensorprobe.store.run_folders import RunFolders
 from tensorprobe.store.unfinished import Finisher
 from tensorprobe.store.writer import DumpWriter
+from tensorprobe.system.extensions import is_turned_off
 from tensorprobe.system.interrupts import uninterrupted
 
 __all__ = ["Session"]
@@ -176,7 +177,7 @@ class Session:
         self._swaps.open(self._modules)
         self._rank.open()
         if self._modules is not None:
-            self._modules.open(self.recorder.gate)
+            self._modules.open(None if is_turned_off("capture._modules") else self.recorder.gate)
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
         self._compiled.open()
         self._traces = TraceGuard(self, self._functions, self._kernels)
@@ -187,7 +188,9 @@ class Session:
         gate = None if self._kernels is not None else make_gate(self)
         if gate is None or self._gradients is None:
             return
-        self.recorder.gate = self._gradients.gate = gate
+        self.recorder.gate = gate
+        if not is_turned_off("capture._gradients"):
+            self._gradients.gate = gate
         if self._functions is not None:
             self._functions.open_gate(gate)
 

@@ -38,7 +38,7 @@ _codes: dict[int, CodeType | None] = {}
 _hidden: list[CodeType] = []
 # Kept for the whole process: the steps of a training make their calls in the same places.
 _seen: dict[bytes, tuple[Frame, ...]] = {}
-_compiled = load_compiled("tensorprobe.capture._calls", "stack_key")
+_compiled = load_compiled("tensorprobe.capture._calls", "stack_key", part="capture._frames")
 # A program that makes up code as it goes must not fill the memory.
 _MOST_SEEN = 50_000
 
@@ -48,7 +48,8 @@ class StackReader:
 
     def parts(self) -> dict[str, Any]:
         """Return what _gate.c reads a stack with, by the names that it knows."""
-        return {"codes": _codes, "stacks": _seen, "deepest": 2 * _DEEPEST, "read_stack": self.read}
+        codes = None if _compiled is None else _codes
+        return {"codes": codes, "stacks": _seen, "deepest": 2 * _DEEPEST, "read_stack": self.read}
 
     def read(self) -> tuple[Frame, ...]:
         """Return the frames of the caller, innermost first; the same object for the same stack."""

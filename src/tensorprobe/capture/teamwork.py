@@ -117,7 +117,7 @@ def make_team(
         region: says what makes torch's threads run a function, 0 where the caller shall do it; by
             default that is found out.
     """
-    compiled = load_compiled("tensorprobe.capture._calls", "Team")
+    compiled = load_compiled("tensorprobe.capture._calls", "Team", part="capture._team")
     kernel = host_kernel()
     if compiled is None or not hasattr(kernel, "measuring"):
         return None

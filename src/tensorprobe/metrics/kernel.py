@@ -14,10 +14,9 @@ import os
 from functools import cache
 from typing import Protocol, cast
 
-__all__ = ["SWITCH", "Kernel", "compiled", "explain_absence", "load_kernel"]
+from tensorprobe.system.extensions import SWITCH, is_turned_off
 
-SWITCH = "TENSORPROBE_NO_KERNEL"
-"""The environment variable that turns the kernel off when it is 1."""
+__all__ = ["SWITCH", "Kernel", "compiled", "explain_absence", "load_kernel"]
 
 # The first number drawn is 0. Drawing is atomic, so of two threads only one gets it.
 _draws = itertools.count()
@@ -132,7 +131,7 @@ def explain_absence() -> str | None:
     Returns:
         One clause for a person, without a full stop.
     """
-    if os.environ.get(SWITCH, "") not in ("", "0"):
+    if is_turned_off("metrics._kernel"):
         return f"{SWITCH} is set"
     found = _import_kernel()
     return found if isinstance(found, str) else None
