@@ -25,21 +25,21 @@ setup(
                 f"src/tensorprobe/capture/{name}.c"
                 for name in (
                     "_calls",
-                    "_drafts",
+                    "_pending_tensors",
                     "_frames",
-                    "_gate",
+                    "_fast_recorder",
                     "_gradients",
                     "_graph",
                     "_modules",
                     "_records",
-                    "_team",
-                    "_teamwork",
+                    "_write_pool",
+                    "_write_pool_work",
                     "_values",
                 )
             ],
             depends=[
                 "src/tensorprobe/capture/_calls.h",
-                "src/tensorprobe/capture/_team.h",
+                "src/tensorprobe/capture/_write_pool.h",
                 "src/tensorprobe/_exchange.h",
                 "src/tensorprobe/_measuring.h",
                 "src/tensorprobe/_sides.h",

@@ -33,10 +33,10 @@ from tensorprobe.system.extensions import PARTS, SWITCH
 
 CAPTURE = tuple(part for part in PARTS if part.startswith("capture."))
 HOST = (
-    *(part for part in CAPTURE if part not in ("capture._team", "capture._kept")),
+    *(part for part in CAPTURE if part not in ("capture._write_pool", "capture._kept")),
     "store._entry_text",
 )
-KEPT = ("capture._calls", "capture._team", "capture._kept")
+KEPT = ("capture._calls", "capture._write_pool", "capture._kept")
 DEVICE = (*HOST, "summary._launch")
 Work = Callable[[], float]
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from tensorprobe import open_dump
-from tensorprobe.capture import PrecisionDebugger, drafts, graph_edges, stacks
+from tensorprobe.capture import PrecisionDebugger, graph_edges, pending_tensors, stacks
 from tensorprobe.summary import host
 from tensorprobe.summary.statistics import Measured
 from tensorprobe.system.extensions import SWITCH, load_compiled
@@ -138,7 +138,7 @@ def odd_tensors() -> list[torch.Tensor]:
 
 
 def test_a_tensor_is_plain_to_both() -> None:
-    answers = [drafts.is_plain(tensor) for tensor in odd_tensors()]
+    answers = [pending_tensors.is_plain(tensor) for tensor in odd_tensors()]
     assert answers == [host.is_plain(tensor) for tensor in odd_tensors()]
     assert True in answers and False in answers
 
@@ -147,19 +147,21 @@ def test_a_draft_is_the_same_from_both() -> None:
     numbers = Measured((1.0, 0.0, 0.5, 2.0))
     for tensor in (t for t in odd_tensors() if host.is_plain(t)):
         made, written = (
-            drafts.make_draft(tensor, numbers, None),
-            drafts.Draft(tensor, numbers, None),
+            pending_tensors.make_pending_tensor(tensor, numbers, None),
+            pending_tensors.PendingTensor(tensor, numbers, None),
         )
-        assert type(made) is drafts.Draft
-        for name in drafts.Draft.__slots__:
+        assert type(made) is pending_tensors.PendingTensor
+        for name in pending_tensors.PendingTensor.__slots__:
             assert getattr(made, name) == getattr(written, name), name
         assert made.as_json() == written.encode(written.requires_grad)
 
 
 def test_a_draft_is_found_until_somebody_writes() -> None:
-    table = drafts.DraftTable(is_ordered=False)
+    table = pending_tensors.PendingTensorTable(is_ordered=False)
     tensor = torch.ones(3)
-    table.keep(tensor, drafts.make_draft(tensor, Measured((1.0, 1.0, 1.0, 1.0)), None))
+    table.keep(
+        tensor, pending_tensors.make_pending_tensor(tensor, Measured((1.0, 1.0, 1.0, 1.0)), None)
+    )
     assert table.find(tensor) is table._find(tensor) is not None
     tensor.add_(1)
     assert table.find(tensor) is None and table._find(tensor) is None
@@ -168,7 +170,7 @@ def test_a_draft_is_found_until_somebody_writes() -> None:
         # Asked for its version, such a tensor refuses, in both; it never gets into the table.
         with torch.inference_mode():
             inferred = torch.ones(2)
-        draft = drafts.make_draft(inferred, Measured(None), None)
+        draft = pending_tensors.make_pending_tensor(inferred, Measured(None), None)
         table.known[id(inferred)] = (draft, weakref.ref(inferred))
         table.find(inferred)
 
@@ -301,7 +303,7 @@ def test_usual_calls_take_no_step_of_ours_in_python(tmp_path: Path, level: str) 
 
     for step in range(2):
         debugger.start(model)
-        # In the first step the gate learns the functions.
+        # In the first step the fast recorder learns the functions.
         sys.setprofile(look if step else None)
         model(x).sum().backward()
         sys.setprofile(None)
@@ -338,6 +340,6 @@ def test_what_torch_warns_of_names_the_line_of_the_program_from_the_first_call_o
 
 def test_a_tensor_that_does_not_tell_its_version_is_no_draft() -> None:
     tensor = torch.ones(2).as_subclass(_Unversioned)
-    for make in (drafts.Draft, drafts.make_draft):
+    for make in (pending_tensors.PendingTensor, pending_tensors.make_pending_tensor):
         with pytest.raises(RuntimeError, match="no version today"):
             make(tensor, Measured(None), None)

@@ -51,8 +51,8 @@ WATCHERS = {
     f"tensorprobe.capture.{name}"
     for name in (
         "collectives",
-        "compiled",
-        "diversion",
+        "torch_compile",
+        "code_patch",
         "functions",
         "gradients",
         "kernels",

@@ -5,7 +5,7 @@
 
 #include "_calls.h"
 
-/* Of a function, from gate.py. */
+/* Of a function, from fast_recorder.py. */
 enum { MAYBE_OPERATOR = 1, IS_PYTHON = 2, WRITES_UNSEEN = 4 };
 
 void forget(Call *call)
@@ -20,7 +20,7 @@ void forget(Call *call)
     Py_XDECREF(call->stack);
 }
 
-PyObject *number_call(Gate *self, PyObject *key)
+PyObject *number_call(FastRecorder *self, PyObject *key)
 {
     PyObject *counter = PyDict_GetItemWithError(self->counters, key);
     if (!counter && PyErr_Occurred())
@@ -29,7 +29,7 @@ PyObject *number_call(Gate *self, PyObject *key)
                    : PyObject_CallMethodObjArgs(self->recorder, text_next_number, key, NULL);
 }
 
-static int begin_call(Gate *self, Call *call, PyObject *full_name)
+static int begin_call(FastRecorder *self, Call *call, PyObject *full_name)
 {
     PyObject *number = number_call(self, full_name);
     if (!number)
@@ -41,7 +41,7 @@ static int begin_call(Gate *self, Call *call, PyObject *full_name)
 }
 
 /* Note where the gradients of a call's arguments go. */
-int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
+int note_edges(FastRecorder *self, Call *call, PyObject *shown, PyObject *shown_named)
 {
     PyObject *tensors = tensors_of(self, shown, shown_named);
     PyObject *edges = !tensors                          ? NULL
@@ -58,11 +58,11 @@ int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named)
 }
 
 /* Describe the arguments of a call, and a module's parameters. */
-int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *parameters)
+int describe_before(FastRecorder *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *parameters)
 {
     if (lock_records(self))
         return -1;
-    /* The gate has asked: it lets nothing else through. */
+    /* The fast recorder has asked: it lets nothing else through. */
     self->is_alone = 1;
     call->inputs = draft_all(self, shown, call->name, "input");
     call->named = call->inputs ? draft_named(self, shown_named, call->name, "kwargs") : NULL;
@@ -73,7 +73,7 @@ int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_nam
     return 0;
 }
 
-static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *frame)
+static int look_before(FastRecorder *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *frame)
 {
     if (describe_before(self, call, shown, shown_named, NULL) || note_beginning(self, call, frame))
         return -1;
@@ -82,7 +82,7 @@ static int look_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_
 }
 
 /* Tell the gradients on which thread and device calls are made, where that has changed. */
-static int note_place(Gate *self, PyObject *outputs)
+static int note_place(FastRecorder *self, PyObject *outputs)
 {
     unsigned long thread = PyThread_get_thread_ident();
     int is_known = self->has_place && thread == self->thread;
@@ -107,7 +107,7 @@ static int note_place(Gate *self, PyObject *outputs)
     return 0;
 }
 
-int keep_hook(Gate *self, PyObject *node, PyObject *hook)
+int keep_hook(FastRecorder *self, PyObject *node, PyObject *hook)
 {
     PyObject *handle = PyObject_CallMethodObjArgs(node, text_register_hook, hook, NULL);
     PyObject *kept = handle ? PyObject_CallFunctionObjArgs(self->add_handle, handle, NULL) : NULL;
@@ -117,7 +117,7 @@ int keep_hook(Gate *self, PyObject *node, PyObject *hook)
 }
 
 /* Have a root, a pair of node and places, tell of the call's gradients. */
-static int hook_root(Gate *self, Call *call, PyObject *root, PyObject *outputs, PyObject *parent)
+static int hook_root(FastRecorder *self, Call *call, PyObject *root, PyObject *outputs, PyObject *parent)
 {
     PyObject *node = PyTuple_GetItem(root, 0), *places = PyTuple_GetItem(root, 1);
     PyObject *hook = make_root(self, call, parent, places, PyList_Size(outputs));
@@ -128,7 +128,7 @@ static int hook_root(Gate *self, Call *call, PyObject *root, PyObject *outputs, 
     return failed;
 }
 
-static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyObject *parent)
+static PyObject *watch_by_python(FastRecorder *self, Call *call, PyObject *outputs, PyObject *parent)
 {
     PyObject *method = PyObject_GetAttr(self->session, text_watch_gradients);
     PyObject *args = PyTuple_Pack(5, call->name, call->edges, call->start, outputs, parent);
@@ -144,7 +144,7 @@ static PyObject *watch_by_python(Gate *self, Call *call, PyObject *outputs, PyOb
 }
 
 /* Return the tensors whose gradients are a call's: what it returned or, if that is none, wrote into. */
-static PyObject *outputs_of(Gate *self, Call *call, PyObject *result)
+static PyObject *outputs_of(FastRecorder *self, Call *call, PyObject *result)
 {
     PyObject *values = values_of(result);
     PyObject *outputs = values ? tensors_of(self, values, NULL) : NULL;
@@ -158,7 +158,7 @@ static PyObject *outputs_of(Gate *self, Call *call, PyObject *result)
     return outputs;
 }
 
-static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *parent)
+static int watch_gradients(FastRecorder *self, Call *call, PyObject *result, PyObject *parent)
 {
     int is_active = is_true(PyObject_GetAttr(self->gradients, text_is_active));
     if (is_active <= 0)
@@ -183,7 +183,7 @@ static int watch_gradients(Gate *self, Call *call, PyObject *result, PyObject *p
     return failed ? -1 : 0;
 }
 
-int look_after(Gate *self, Call *call, PyObject *result, PyObject *parent)
+int look_after(FastRecorder *self, Call *call, PyObject *result, PyObject *parent)
 {
     int failed = add_record(self, call, result, parent);
     if (!failed && call->edges)
@@ -192,7 +192,7 @@ int look_after(Gate *self, Call *call, PyObject *result, PyObject *parent)
 }
 
 /* Return the name of the module call that is running in this thread, as ModuleWatcher.current does. */
-static PyObject *current_module(Gate *self)
+static PyObject *current_module(FastRecorder *self)
 {
     if (self->modules == Py_None)
         return Py_NewRef(Py_None);
@@ -205,7 +205,7 @@ static PyObject *current_module(Gate *self)
 }
 
 /* Forget what is known of tensors, should a function have written into some unseen. */
-static int note_run(Gate *self, long flags)
+static int note_run(FastRecorder *self, long flags)
 {
     if (!(flags & WRITES_UNSEEN))
         return 0;
@@ -215,7 +215,7 @@ static int note_run(Gate *self, long flags)
 }
 
 /* Record a call that has raised, which stays raised unless an interrupt comes meanwhile. */
-static void add_raised(Gate *self, Call *call, long flags)
+static void add_raised(FastRecorder *self, Call *call, long flags)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return;
@@ -236,7 +236,7 @@ static void add_raised(Gate *self, Call *call, long flags)
 }
 
 /* Run a function that counts, and record it. */
-static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *function, PyObject *args,
+static PyObject *watch(FastRecorder *self, PyObject *full_name, long flags, PyObject *function, PyObject *args,
                        PyObject *kwargs, PyObject *frame)
 {
     Call call = {.is_sealed = 1};
@@ -270,7 +270,7 @@ static PyObject *watch(Gate *self, PyObject *full_name, long flags, PyObject *fu
     return result;
 }
 
-int is_usual_moment(Gate *self)
+int is_usual_moment(FastRecorder *self)
 {
     int is_paused = is_true(PyObject_GetAttr(self->session, text_is_paused));
     if (is_paused || PySet_Size(self->inside_custom))
@@ -282,7 +282,7 @@ int is_usual_moment(Gate *self)
 }
 
 /* Whether all types are those of plain tensors. */
-static int are_plain(Gate *self, PyObject *types)
+static int are_plain(FastRecorder *self, PyObject *types)
 {
     Py_ssize_t count = PyTuple_CheckExact(types) ? PyTuple_Size(types) : 1;
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -294,7 +294,7 @@ static int are_plain(Gate *self, PyObject *types)
 }
 
 /* Watch a call of a known function as it was written: `a + b` is another API than `a.add(b)`. */
-static PyObject *watch_known(Gate *self, PyObject *known, PyObject *function, PyObject *args,
+static PyObject *watch_known(FastRecorder *self, PyObject *known, PyObject *function, PyObject *args,
                              PyObject *kwargs)
 {
     PyObject *api = PyTuple_GetItem(known, 0), *full_name = PyTuple_GetItem(known, 1);
@@ -325,7 +325,7 @@ static PyObject *watch_known(Gate *self, PyObject *known, PyObject *function, Py
 
 /* Find what is noted of a function; NULL where it is for Python. A function that comes for the first time is
  * noted before it runs, and not by Python that runs it: what torch warns of once would name our line. */
-static int find_known(Gate *self, PyObject *function, PyObject **known)
+static int find_known(FastRecorder *self, PyObject *function, PyObject **known)
 {
     *known = PyDict_GetItemWithError(self->functions, function);
     if (!*known && PyErr_Occurred()) {
@@ -347,10 +347,10 @@ static int find_known(Gate *self, PyObject *function, PyObject **known)
 
 PyObject *answer_torch(PyObject *object, PyObject *given, PyObject *named)
 {
-    Gate *self = (Gate *)object;
+    FastRecorder *self = (FastRecorder *)object;
     Py_ssize_t count = PyTuple_Size(given);
     if (!self->slow)
-        return PyErr_Format(PyExc_RuntimeError, "this gate is no mode's");
+        return PyErr_Format(PyExc_RuntimeError, "this fast recorder is no mode's");
     if (count < 3 || count > 4 || (named && PyDict_Size(named)))
         return PyObject_Call(self->slow, given, named);
     PyObject *function = PyTuple_GetItem(given, 0), *args = PyTuple_GetItem(given, 2);

@@ -27,7 +27,7 @@
 #define DECLARE(text) extern PyObject *text_##text;
 TEXTS(DECLARE)
 
-/* What a gate uses of the session's parts, by the names that gate.py gives them. */
+/* What a fast recorder uses of the session's parts, by the names that fast_recorder.py gives them. */
 #define PARTS(X)                                                                                     \
     X(session) X(modules) X(recorder) X(gradients) X(statistics) X(checksums) X(drafts) X(owners)    \
     X(memory_class) X(merge) X(known_ints) X(counters) X(pending_class) X(begin) X(lock) X(done)     \
@@ -35,12 +35,12 @@ TEXTS(DECLARE)
     X(parameter_class) X(no_name) X(as_spelled) X(describe) X(tensors_in) X(is_grad_enabled)         \
     X(next_sequence_number) X(current_pass) X(current_node) X(count_dispatch_modes)                  \
     X(is_transforming) X(without_functions) X(backward_of) X(opened) X(call_class)                   \
-    X(node_hook_class) X(gradients_lock) X(keep) X(team) X(written_tensors) X(add_raised)            \
+    X(node_hook_class) X(gradients_lock) X(keep) X(pool) X(written_tensors) X(add_raised)            \
     X(input_edges) X(pass_over_shapes)
 /* What it uses of the watcher of modules, where there is one. */
 #define MODULE_PARTS(X)                                                                              \
     X(kinds) X(kind_of) X(paths) X(running_class) X(hook_parameters)
-/* What torch asks about is known only where the gate is a mode's. */
+/* What torch asks about is known only where the fast recorder is a mode's. */
 #define MODE_PARTS(X) X(mode) X(slow) X(functions) X(note) X(as_written) X(is_machinery)
 
 /* For fields of an object, and for what the collector asks of them. */
@@ -66,7 +66,7 @@ typedef struct {
     int has_place;
     /* Whether whoever holds the lock has asked whether it is alone. */
     int is_alone;
-} Gate;
+} FastRecorder;
 
 /* One call, between its beginning and its record; all but what a function was given is owned. */
 typedef struct {
@@ -78,7 +78,7 @@ typedef struct {
 
 /* Unless something else is said: new references, NULL on failure; 0 if it worked, -1 on failure. */
 
-/* _gate.c */
+/* _fast_recorder.c */
 
 /* An object of a class written in Python, none of whose attributes is set. */
 PyObject *make_empty(PyObject *its_class);
@@ -93,19 +93,19 @@ int asks(PyObject *object, PyObject *method);
 /* Add one to a number that an object holds, and return it. */
 long long increase(PyObject *object, PyObject *attribute);
 /* Whether no mode or transform would see what a tensor is read with. */
-int is_alone(Gate *self);
+int is_alone(FastRecorder *self);
 /* Whether the gradients of a call are looked for behind changes of their shape: where data are kept, calls
  * hand over the same tensors. */
-int passes_over(Gate *self, int is_sealed);
+int passes_over(FastRecorder *self, int is_sealed);
 int lock(PyObject *lock);
 /* Release a lock, whatever has been raised meanwhile; -1 if something has. */
 int unlock(PyObject *lock);
-int lock_records(Gate *self);
+int lock_records(FastRecorder *self);
 /* The same for records; what their data need is done before. */
-int unlock_records(Gate *self);
+int unlock_records(FastRecorder *self);
 /* Keep torch's functions away from modes until end_own, which takes over what this returns and returns
  * -1 if something has been raised meanwhile. */
-PyObject *begin_own(Gate *self);
+PyObject *begin_own(FastRecorder *self);
 int end_own(PyObject *guard);
 /* Free an object by what its type says of its parts. */
 void free_with_parts(PyObject *object);
@@ -114,11 +114,11 @@ PyObject *keep_given(PyObject *args, PyObject **const *kept, Py_ssize_t count);
 /* Take a part by its name out of what was handed over. */
 int take_part(PyObject *parts, const char *name, PyObject **part);
 /* The name of the backward call of a module's call, which many calls inside ask for. */
-PyObject *backward_name(Gate *self, PyObject *name);
+PyObject *backward_name(FastRecorder *self, PyObject *name);
 /* The number of the next call that is counted under this key. */
-PyObject *number_call(Gate *self, PyObject *key);
+PyObject *number_call(FastRecorder *self, PyObject *key);
 /* Count a failure of ours, so that the user's call goes on; -1 if it must not, as with Ctrl-C. */
-int report_failure(Gate *self, PyObject *name);
+int report_failure(FastRecorder *self, PyObject *name);
 
 /* _values.c: drafts of values, and the tensors in them. `named` may be NULL. */
 
@@ -131,46 +131,46 @@ typedef struct {
 
 
 /* Where data are kept they go to files of these names, `{name}.{part}.{index or key}`; `part` may be NULL. */
-PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *part);
-PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *part);
-PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named);
+PyObject *draft_all(FastRecorder *self, PyObject *values, PyObject *name, const char *part);
+PyObject *draft_named(FastRecorder *self, PyObject *values, PyObject *name, const char *part);
+PyObject *tensors_of(FastRecorder *self, PyObject *values, PyObject *named);
 /* Return the values that a function returned, as a tuple. */
 PyObject *values_of(PyObject *result);
 
-/* _team.c: what measures and writes the host's tensors; whoever asks holds its lock. */
+/* _write_pool.c: what measures and writes the host's tensors; whoever asks holds its lock. */
 
-typedef struct Team Team;
-int begin_team(PyObject *module);
-int team_finish(Team *self);
+typedef struct HostWritePool HostWritePool;
+int begin_pool(PyObject *module);
+int pool_finish(HostWritePool *self);
 
 /* _records.c: a record takes nothing over; queue_record takes it. */
 
-PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *named,
+PyObject *make_record(FastRecorder *self, PyObject *name, PyObject *inputs, PyObject *named,
                       PyObject *parameters, PyObject *outputs, PyObject *is_recompute, PyObject *stack,
                       PyObject *parent);
-int queue_record(Gate *self, PyObject *record);
+int queue_record(FastRecorder *self, PyObject *record);
 /* Say that a call begins, and where: a run that ends inside it is told from one that ends behind it. */
-int note_beginning(Gate *self, Call *call, PyObject *frame);
-int add_record(Gate *self, Call *call, PyObject *result, PyObject *parent);
+int note_beginning(FastRecorder *self, Call *call, PyObject *frame);
+int add_record(FastRecorder *self, Call *call, PyObject *result, PyObject *parent);
 
-/* _calls.c: a method of a gate. */
+/* _calls.c: a method of a fast recorder. */
 
 PyObject *answer_torch(PyObject *object, PyObject *given, PyObject *named);
 /* Parts of any call: what it is given, where the gradients of that go, and its record. */
-int describe_before(Gate *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *parameters);
-int note_edges(Gate *self, Call *call, PyObject *shown, PyObject *shown_named);
-int look_after(Gate *self, Call *call, PyObject *result, PyObject *parent);
+int describe_before(FastRecorder *self, Call *call, PyObject *shown, PyObject *shown_named, PyObject *parameters);
+int note_edges(FastRecorder *self, Call *call, PyObject *shown, PyObject *shown_named);
+int look_after(FastRecorder *self, Call *call, PyObject *result, PyObject *parent);
 void forget(Call *call);
 /* Hook a node until the gradients are closed. */
-int keep_hook(Gate *self, PyObject *node, PyObject *hook);
+int keep_hook(FastRecorder *self, PyObject *node, PyObject *hook);
 /* Whether no backward pass, mode, transform or record of another kind is at work. */
-int is_usual_moment(Gate *self);
+int is_usual_moment(FastRecorder *self);
 
-/* _modules.c: a method of a gate. */
+/* _modules.c: a method of a fast recorder. */
 
 int begin_modules(void);
 /* The module calls that run in this thread, the innermost last. */
-PyObject *running_here(Gate *self);
+PyObject *running_here(FastRecorder *self);
 PyObject *watch_modules(PyObject *object, PyObject *parts);
 
 /* _gradients.c: two more. */
@@ -179,14 +179,14 @@ PyObject *on_root(PyObject *object, PyObject *args);
 PyObject *on_node(PyObject *object, PyObject *args);
 int begin_gradients(void);
 /* What the only root of a call calls; `outputs` says which of its gradients are of which of so many. */
-PyObject *make_root(Gate *self, Call *call, PyObject *parent, PyObject *outputs, Py_ssize_t count);
+PyObject *make_root(FastRecorder *self, Call *call, PyObject *parent, PyObject *outputs, Py_ssize_t count);
 
-/* _drafts.c; None where there is nothing. */
+/* _pending_tensors.c; None where there is nothing. */
 
 extern PyMethodDef draft_methods[];
-PyObject *find_draft(PyObject *drafts, PyObject *tensor);
-int remember_draft(PyObject *drafts, PyObject *tensor, PyObject *draft);
-PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked);
+PyObject *find_pending_tensor(PyObject *drafts, PyObject *tensor);
+int remember_pending_tensor(PyObject *drafts, PyObject *tensor, PyObject *draft);
+PyObject *make_pending_tensor(PyObject *tensor, PyObject *measured, PyObject *checked);
 int looks_plain(PyObject *tensor);
 /* Whether a tensor says what it is, by DLPack's exchange: 1 or 0. */
 int show_tensor(PyObject *tensor, Shown *shown);

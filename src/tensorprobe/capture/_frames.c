@@ -1,6 +1,6 @@
 /* What stands in the frames of Python: where a call was made, and what its caller was given.
  *
- *     stack_key(frame, shown, limit)  -> the codes of a stack and the place in each, as bytes; None: a
+ *     stack_key(frame, shown, limit)  -> the codes of a stack and the instruction in each, as bytes; None: a
  *                                        code is not in shown
  *
  * stacks.py has the same meaning, says it in Python, and says why.
@@ -16,14 +16,14 @@
 /* Functions of Python that its stable interface leaves out; NULL where this Python has none. Attributes
  * say the same, more slowly. */
 static PyObject *(*get_back)(PyObject *frame);
-static int (*get_place)(PyObject *frame);
+static int (*get_instruction)(PyObject *frame);
 static PyObject *(*get_variable)(PyObject *frame, PyObject *name);
 
 void begin_frames(void)
 {
 #ifndef _WIN32
     *(void **)&get_back = dlsym(RTLD_DEFAULT, "PyFrame_GetBack");
-    *(void **)&get_place = dlsym(RTLD_DEFAULT, "PyFrame_GetLasti");
+    *(void **)&get_instruction = dlsym(RTLD_DEFAULT, "PyFrame_GetLasti");
     *(void **)&get_variable = dlsym(RTLD_DEFAULT, "PyFrame_GetVar");
 #endif
 }
@@ -39,9 +39,9 @@ static PyObject *frame_below(PyObject *frame)
     return back;
 }
 
-static long long place_in(PyObject *frame)
+static long long instruction_in(PyObject *frame)
 {
-    return get_place ? get_place(frame) : number_of(PyObject_GetAttr(frame, text_f_lasti));
+    return get_instruction ? get_instruction(frame) : number_of(PyObject_GetAttr(frame, text_f_lasti));
 }
 
 enum { UNKNOWN, SHOWN, HIDDEN, REMEMBERED = 1024 };
@@ -99,7 +99,7 @@ PyObject *key_of_stack(PyObject *frame, PyObject *shown, Py_ssize_t limit)
         is_shown = look_up(shown, code);
         if (is_shown == SHOWN) {
             key[count++] = (int64_t)(intptr_t)code;
-            key[count++] = place_in(frame);
+            key[count++] = instruction_in(frame);
         }
         PyObject *back = is_shown > UNKNOWN ? frame_below(frame) : NULL;
         Py_DECREF(frame);

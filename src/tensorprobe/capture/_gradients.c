@@ -74,7 +74,7 @@ static int place_inputs(PyObject *places, PyObject *gradients, PyObject *found)
     return 0;
 }
 
-static PyObject *parent_of(Gate *self, PyObject *call)
+static PyObject *parent_of(FastRecorder *self, PyObject *call)
 {
     PyObject *parent = PyObject_GetAttr(call, text_parent);
     if (!parent || parent == Py_None)
@@ -85,7 +85,7 @@ static PyObject *parent_of(Gate *self, PyObject *call)
 }
 
 /* Record the gradients that have come in of a call: a RootHook, or a _Call. */
-static int add_gradients(Gate *self, PyObject *call, PyObject *of_outputs, PyObject *of_inputs)
+static int add_gradients(FastRecorder *self, PyObject *call, PyObject *of_outputs, PyObject *of_inputs)
 {
     PyObject *name = PyObject_GetAttr(call, text_name), *parent = parent_of(self, call);
     PyObject *into = name ? draft_all(self, of_outputs, name, "input") : NULL;
@@ -103,7 +103,7 @@ static int add_gradients(Gate *self, PyObject *call, PyObject *of_outputs, PyObj
 }
 
 /* Ask the neighbours of nodes that only reshape, as graph_edges.py has it. */
-static int pass_over(Gate *self, PyObject *node, PyObject *leaving, PyObject *incoming)
+static int pass_over(FastRecorder *self, PyObject *node, PyObject *leaving, PyObject *incoming)
 {
     PyObject *roots = PyTuple_Pack(1, node), *done = NULL;
     if (roots)
@@ -114,7 +114,7 @@ static int pass_over(Gate *self, PyObject *node, PyObject *leaving, PyObject *in
 }
 
 /* Return where gradients leave a call's piece of the graph, places by node; the root is running. */
-static PyObject *find_leaving(Gate *self, PyObject *hook, PyObject *node)
+static PyObject *find_leaving(FastRecorder *self, PyObject *hook, PyObject *node)
 {
     PyObject *edges = PyObject_GetAttr(hook, text_edges), *begin = PyObject_GetAttr(hook, text_start);
     PyObject *leaving = PyDict_New(), *incoming = PyDict_New();
@@ -147,7 +147,7 @@ static int ends_another(PyObject *opened, PyObject *number)
 
 /* Whether a pass is at work that takes nothing but reading, now that a node of this number runs; -1 on
  * failure. */
-static int is_plain_pass(Gate *self, PyObject *task, PyObject *number)
+static int is_plain_pass(FastRecorder *self, PyObject *task, PyObject *number)
 {
     int is_active = is_true(PyObject_GetAttr(self->gradients, text_is_active));
     if (is_active <= 0)
@@ -161,7 +161,7 @@ static int is_plain_pass(Gate *self, PyObject *task, PyObject *number)
 }
 
 /* Record the gradients of a call whose root hands them all over. */
-static int take_all(Gate *self, PyObject *hook, PyObject *own, PyObject *into, PyObject *out_of)
+static int take_all(FastRecorder *self, PyObject *hook, PyObject *own, PyObject *into, PyObject *out_of)
 {
     PyObject *places = PyObject_GetAttr(hook, text_outputs), *edges = PyObject_GetAttr(hook, text_edges);
     long long outputs = number_of(PyObject_GetAttr(hook, text_count));
@@ -180,7 +180,7 @@ static int take_all(Gate *self, PyObject *hook, PyObject *own, PyObject *into, P
 }
 
 /* Return a _Call in the backward pass that is at work, with so many nodes. */
-static PyObject *make_call(Gate *self, PyObject *hook, PyObject *task, Py_ssize_t nodes)
+static PyObject *make_call(FastRecorder *self, PyObject *hook, PyObject *task, Py_ssize_t nodes)
 {
     PyObject *call = make_empty(self->call_class), *edges = PyObject_GetAttr(hook, text_edges);
     long long outputs = number_of(PyObject_GetAttr(hook, text_count));
@@ -200,7 +200,7 @@ static PyObject *make_call(Gate *self, PyObject *hook, PyObject *task, Py_ssize_
 }
 
 /* Return what a node of a call calls, a _NodeHook; `number` is taken over. */
-static PyObject *make_node_hook(Gate *self, PyObject *call, PyObject *number, PyObject *outputs,
+static PyObject *make_node_hook(FastRecorder *self, PyObject *call, PyObject *number, PyObject *outputs,
                                 PyObject *inputs)
 {
     PyObject *hook = number ? make_empty(self->node_hook_class) : NULL;
@@ -214,7 +214,7 @@ static PyObject *make_node_hook(Gate *self, PyObject *call, PyObject *number, Py
 }
 
 /* Hook the nodes of a call that run after its root. */
-static int hook_rest(Gate *self, PyObject *call, PyObject *root, PyObject *leaving)
+static int hook_rest(FastRecorder *self, PyObject *call, PyObject *root, PyObject *leaving)
 {
     PyObject *node, *places, *nothing = PyTuple_New(0);
     Py_ssize_t at = 0;
@@ -232,7 +232,7 @@ static int hook_rest(Gate *self, PyObject *call, PyObject *root, PyObject *leavi
 }
 
 /* Put a call among those that have some of their gradients, the newest last. */
-static int open_call(Gate *self, PyObject *call, PyObject *task)
+static int open_call(FastRecorder *self, PyObject *call, PyObject *task)
 {
     PyObject *opened = PyObject_CallMethodObjArgs(self->gradients, text_open_pass, task, NULL);
     PyObject *start = opened ? PyObject_GetAttr(call, text_start) : NULL;
@@ -253,7 +253,7 @@ static int open_call(Gate *self, PyObject *call, PyObject *task)
 }
 
 /* Take the gradients of a root behind which other nodes hand some over. */
-static int take_first(Gate *self, PyObject *hook, PyObject *node, PyObject *number, PyObject *task,
+static int take_first(FastRecorder *self, PyObject *hook, PyObject *node, PyObject *number, PyObject *task,
                       PyObject *leaving, PyObject *into, PyObject *out_of)
 {
     PyObject *own = PyDict_GetItemWithError(leaving, node);
@@ -280,7 +280,7 @@ static int take_first(Gate *self, PyObject *hook, PyObject *node, PyObject *numb
 }
 
 /* Record the gradients of the root that is running: 1 if that was all, 0 if it takes Python. */
-static int take_gradients(Gate *self, PyObject *hook, PyObject *into, PyObject *out_of)
+static int take_gradients(FastRecorder *self, PyObject *hook, PyObject *into, PyObject *out_of)
 {
     PyObject *node = PyObject_CallObject(self->current_node, NULL);
     PyObject *number = node ? call_method(node, text__sequence_nr) : NULL;
@@ -304,7 +304,7 @@ static int take_gradients(Gate *self, PyObject *hook, PyObject *into, PyObject *
 }
 
 /* Record a call whose gradients are there. */
-static int finish_call(Gate *self, PyObject *call, PyObject *task)
+static int finish_call(FastRecorder *self, PyObject *call, PyObject *task)
 {
     PyObject *of_outputs = PyObject_GetAttr(call, text_of_outputs);
     PyObject *of_inputs = PyObject_GetAttr(call, text_of_inputs);
@@ -337,7 +337,7 @@ static int waits_for_inputs(PyObject *hook, PyObject *call, PyObject *task)
     return count < 0 ? -1 : !count;
 }
 
-static int take_inputs(Gate *self, PyObject *hook, PyObject *call, PyObject *task, PyObject *into)
+static int take_inputs(FastRecorder *self, PyObject *hook, PyObject *call, PyObject *task, PyObject *into)
 {
     PyObject *done = PyObject_GetAttr(call, text_done);
     Py_XDECREF(done);
@@ -354,7 +354,7 @@ static int take_inputs(Gate *self, PyObject *hook, PyObject *call, PyObject *tas
 }
 
 /* Take the gradients that a node behind the root hands over: 1 if that was all, 0 if it takes Python. */
-static int take_further(Gate *self, PyObject *hook, PyObject *into, PyObject *out_of)
+static int take_further(FastRecorder *self, PyObject *hook, PyObject *into, PyObject *out_of)
 {
     PyObject *call = PyObject_GetAttr(hook, text_call), *number = PyObject_GetAttr(hook, text_number);
     PyObject *task = call && number ? PyObject_CallObject(self->current_pass, NULL) : NULL;
@@ -370,10 +370,10 @@ static int take_further(Gate *self, PyObject *hook, PyObject *into, PyObject *ou
     return is_usual;
 }
 
-typedef int (*Take)(Gate *, PyObject *, PyObject *, PyObject *);
+typedef int (*Take)(FastRecorder *, PyObject *, PyObject *, PyObject *);
 
 /* Take what a node hands over to its hook: 1 if that was all, 0 if it takes Python, -1 on failure. */
-static int take_from_node(Gate *self, PyObject *hook, PyObject *into, PyObject *out_of, Take take)
+static int take_from_node(FastRecorder *self, PyObject *hook, PyObject *into, PyObject *out_of, Take take)
 {
     PyObject *guard = begin_own(self);
     int is_done = -1;
@@ -396,7 +396,7 @@ static PyObject *take_for_python(PyObject *object, PyObject *args, Take take)
     PyObject *hook, *into, *out_of;
     if (!PyArg_ParseTuple(args, "OO!O!", &hook, &PyTuple_Type, &into, &PyTuple_Type, &out_of))
         return NULL;
-    int is_done = take_from_node((Gate *)object, hook, into, out_of, take);
+    int is_done = take_from_node((FastRecorder *)object, hook, into, out_of, take);
     return is_done < 0 ? NULL : PyBool_FromLong(is_done);
 }
 
@@ -416,20 +416,20 @@ PyObject *on_node(PyObject *object, PyObject *args)
 
 typedef struct {
     PyObject_HEAD
-    Gate *gate;
+    FastRecorder *fast_recorder;
 #define FIELD(part) PyObject *part;
     ROOT_PARTS(FIELD)
 } Root;
 
 static PyObject *root_class;
 
-PyObject *make_root(Gate *self, Call *call, PyObject *parent, PyObject *outputs, Py_ssize_t count)
+PyObject *make_root(FastRecorder *self, Call *call, PyObject *parent, PyObject *outputs, Py_ssize_t count)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)root_class, Py_tp_alloc);
     Root *root = (Root *)allocate((PyTypeObject *)root_class, 0);
     if (!root)
         return NULL;
-    root->gate = (Gate *)Py_NewRef(self);
+    root->fast_recorder = (FastRecorder *)Py_NewRef(self);
     root->watcher = Py_NewRef(self->gradients);
     root->name = Py_NewRef(call->backward);
     root->parent = Py_NewRef(parent);
@@ -455,8 +455,8 @@ static PyObject *call_root(PyObject *object, PyObject *given, PyObject *named)
             Py_DECREF(hook);
             return NULL;
         }
-        int is_done = take_from_node(root->gate, object, into, out_of, take_gradients);
-        if (is_done < 0 && report_failure(root->gate, root->name)) {
+        int is_done = take_from_node(root->fast_recorder, object, into, out_of, take_gradients);
+        if (is_done < 0 && report_failure(root->fast_recorder, root->name)) {
             Py_DECREF(hook);
             return NULL;
         }
@@ -476,7 +476,7 @@ static int visit_root(PyObject *object, visitproc visit, void *arg)
 {
     Root *self = (Root *)object;
     ROOT_PARTS(VISIT)
-    Py_VISIT(self->gate);
+    Py_VISIT(self->fast_recorder);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
@@ -485,7 +485,7 @@ static int clear_root(PyObject *object)
 {
     Root *self = (Root *)object;
     ROOT_PARTS(CLEAR)
-    Py_CLEAR(self->gate);
+    Py_CLEAR(self->fast_recorder);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* The usual call of a module.
  *
- *     gate.watch_modules(parts)  -> (before, after), what torch calls before and after every module
+ *     fast_recorder.watch_modules(parts)  -> (before, after), what torch calls before and after every module
  *
  * As ModuleWatcher does it, which says why, and does whatever is not usual: of its parts `before` and
  * `after` are its own hooks.
@@ -16,7 +16,7 @@ enum { CLASS_NAME, IS_SHARDED, SEALED_FORWARD };
 /* What torch calls; `slow` is what it would call if nothing were compiled. */
 typedef struct {
     PyObject_HEAD
-    Gate *gate;
+    FastRecorder *fast_recorder;
     PyObject *watcher, *slow;
     int is_after;
 } ModuleHook;
@@ -24,7 +24,7 @@ typedef struct {
 static PyObject *module_hook_class;
 
 /* Return what is known of a module's class, borrowed. */
-static PyObject *kind_of(Gate *self, PyObject *module)
+static PyObject *kind_of(FastRecorder *self, PyObject *module)
 {
     PyObject *type = (PyObject *)Py_TYPE(module);
     PyObject *kind = PyDict_GetItemWithError(self->kinds, type);
@@ -66,7 +66,7 @@ static int looks_sealed(PyObject *module, PyObject *kind)
     return is_so;
 }
 
-PyObject *running_here(Gate *self)
+PyObject *running_here(FastRecorder *self)
 {
     PyObject *threads = PyObject_GetAttr(self->modules, text__threads);
     PyObject *own = threads ? PyObject_GetAttr(threads, text___dict__) : NULL;
@@ -84,7 +84,7 @@ PyObject *running_here(Gate *self)
 
 /* Return the name of a module's next call, `Module.fc.Linear.forward.0`, and set its path, a new
  * reference; None if it has no path yet. */
-static PyObject *name_call(Gate *self, PyObject *module, PyObject *class_name, PyObject **path)
+static PyObject *name_call(FastRecorder *self, PyObject *module, PyObject *class_name, PyObject **path)
 {
     PyObject *key = PyLong_FromVoidPtr(module);
     PyObject *known = key ? PyDict_GetItemWithError(self->paths, key) : NULL;
@@ -123,7 +123,7 @@ static PyObject *keywords_beside(PyObject *args)
 }
 
 /* Return a module's own parameters, without those that are None; None if some are of another kind. */
-static PyObject *parameters_of(Gate *self, PyObject *module)
+static PyObject *parameters_of(FastRecorder *self, PyObject *module)
 {
     PyObject *all = PyObject_GetAttr(module, text__parameters), *own = NULL, *key, *value;
     Py_ssize_t at = 0;
@@ -145,7 +145,7 @@ static PyObject *parameters_of(Gate *self, PyObject *module)
 }
 
 /* Hook those of a module's parameters that get a gradient. */
-static int hook_parameters(Gate *self, PyObject *own, PyObject *path, PyObject *class_name)
+static int hook_parameters(FastRecorder *self, PyObject *own, PyObject *path, PyObject *class_name)
 {
     if (!PyDict_Size(own))
         return 0;
@@ -154,7 +154,7 @@ static int hook_parameters(Gate *self, PyObject *own, PyObject *path, PyObject *
     return done ? 0 : -1;
 }
 
-static int add_running(Gate *self, PyObject *running, PyObject *module, Call *call)
+static int add_running(FastRecorder *self, PyObject *running, PyObject *module, Call *call)
 {
     Py_ssize_t depth = PyList_Size(running);
     PyObject *around = depth > 0 ? PyList_GetItem(running, depth - 1) : NULL;
@@ -178,7 +178,7 @@ static int add_running(Gate *self, PyObject *running, PyObject *module, Call *ca
 }
 
 /* Note the beginning of a module's call: 1 if that was all, 0 if it takes Python, -1 on failure. */
-static int enter(Gate *self, PyObject *module, PyObject *args, PyObject *kind)
+static int enter(FastRecorder *self, PyObject *module, PyObject *args, PyObject *kind)
 {
     Call call = {0};
     PyObject *class_name = PyTuple_GetItem(kind, CLASS_NAME), *path = NULL;
@@ -217,7 +217,7 @@ static int take_from(PyObject *running, PyObject *attribute, PyObject **value)
 }
 
 /* Record the call of a module that has run to its end. */
-static int record_module(Gate *self, PyObject *running, PyObject *output, PyObject *module, PyObject *kind)
+static int record_module(FastRecorder *self, PyObject *running, PyObject *output, PyObject *module, PyObject *kind)
 {
     PyObject *parent = NULL;
     Call call = {0};
@@ -245,7 +245,7 @@ static int record_module(Gate *self, PyObject *running, PyObject *output, PyObje
 }
 
 /* Have the parameters followed of modules in the outermost one that are never called: 1, -1 on failure. */
-static int follow_uncalled(Gate *self, PyObject *module)
+static int follow_uncalled(FastRecorder *self, PyObject *module)
 {
     PyObject *inner = PyObject_GetAttr(module, text__modules), *followed = NULL;
     Py_ssize_t count = inner ? PyObject_Size(inner) : -1;
@@ -258,7 +258,7 @@ static int follow_uncalled(Gate *self, PyObject *module)
 }
 
 /* Record the end of a module's call: 1 if that was all, 0 if it takes Python, -1 on failure. */
-static int leave(Gate *self, PyObject *module, PyObject *output, PyObject *kind)
+static int leave(FastRecorder *self, PyObject *module, PyObject *output, PyObject *kind)
 {
     /* The items of a named tuple are outputs, too. */
     if (PyTuple_GetItem(kind, IS_SHARDED) == Py_True || (PyTuple_Check(output) && !PyTuple_CheckExact(output)))
@@ -283,7 +283,7 @@ static int leave(Gate *self, PyObject *module, PyObject *output, PyObject *kind)
 }
 
 /* Report what went wrong with a module of this class; the user's call goes on. */
-static int report_module(Gate *self, PyObject *module)
+static int report_module(FastRecorder *self, PyObject *module)
 {
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
@@ -300,7 +300,7 @@ static int report_module(Gate *self, PyObject *module)
 static PyObject *call_module_hook(PyObject *object, PyObject *given, PyObject *named)
 {
     ModuleHook *hook = (ModuleHook *)object;
-    Gate *self = hook->gate;
+    FastRecorder *self = hook->fast_recorder;
     Py_ssize_t count = PyTuple_Size(given);
     PyObject *module = count > 0 ? PyTuple_GetItem(given, 0) : NULL, *guard = NULL;
     PyObject *args = count > 1 ? PyTuple_GetItem(given, 1) : NULL;
@@ -327,15 +327,15 @@ static PyObject *call_module_hook(PyObject *object, PyObject *given, PyObject *n
 }
 
 /* Return a hook; `name` is what its slow way is called among the parts. */
-static PyObject *make_module_hook(Gate *gate, PyObject *parts, const char *name, int is_after)
+static PyObject *make_module_hook(FastRecorder *fast_recorder, PyObject *parts, const char *name, int is_after)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)module_hook_class, Py_tp_alloc);
     ModuleHook *hook = (ModuleHook *)allocate((PyTypeObject *)module_hook_class, 0);
     if (hook && take_part(parts, name, &hook->slow))
         Py_CLEAR(hook);
     if (hook) {
-        hook->gate = (Gate *)Py_NewRef(gate);
-        hook->watcher = Py_NewRef(gate->modules);
+        hook->fast_recorder = (FastRecorder *)Py_NewRef(fast_recorder);
+        hook->watcher = Py_NewRef(fast_recorder->modules);
         hook->is_after = is_after;
     }
     return (PyObject *)hook;
@@ -343,7 +343,7 @@ static PyObject *make_module_hook(Gate *gate, PyObject *parts, const char *name,
 
 PyObject *watch_modules(PyObject *object, PyObject *parts)
 {
-    Gate *self = (Gate *)object;
+    FastRecorder *self = (FastRecorder *)object;
     if (!PyDict_Check(parts) || self->kinds)
         return PyErr_Format(PyExc_TypeError, "wanted the parts of one watcher");
 #define TAKE(part)                                                                                   \
@@ -361,7 +361,7 @@ PyObject *watch_modules(PyObject *object, PyObject *parts)
 static int visit_module_hook(PyObject *object, visitproc visit, void *arg)
 {
     ModuleHook *hook = (ModuleHook *)object;
-    Py_VISIT(hook->gate);
+    Py_VISIT(hook->fast_recorder);
     Py_VISIT(hook->watcher);
     Py_VISIT(hook->slow);
     Py_VISIT(Py_TYPE(object));
@@ -371,7 +371,7 @@ static int visit_module_hook(PyObject *object, visitproc visit, void *arg)
 static int clear_module_hook(PyObject *object)
 {
     ModuleHook *hook = (ModuleHook *)object;
-    Py_CLEAR(hook->gate);
+    Py_CLEAR(hook->fast_recorder);
     Py_CLEAR(hook->watcher);
     Py_CLEAR(hook->slow);
     return 0;

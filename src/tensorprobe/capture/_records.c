@@ -2,7 +2,7 @@
 
 #include "_calls.h"
 
-PyObject *stack_of(Gate *self, PyObject *frame)
+PyObject *stack_of(FastRecorder *self, PyObject *frame)
 {
     if (self->codes == Py_None)
         return PyObject_CallObject(self->read_stack, NULL);
@@ -15,10 +15,10 @@ PyObject *stack_of(Gate *self, PyObject *frame)
 }
 
 /* Put a record, which is taken over, at the end of the recorder's line. */
-int queue_record(Gate *self, PyObject *record)
+int queue_record(FastRecorder *self, PyObject *record)
 {
     /* Who writes records believes that all numbers from the host are there. */
-    int failed = !record || (self->team != Py_None && team_finish((Team *)self->team));
+    int failed = !record || (self->pool != Py_None && pool_finish((HostWritePool *)self->pool));
     PyObject *added = failed ? NULL : PyObject_CallMethodObjArgs(self->recorder, text__add, record, NULL);
     Py_XDECREF(record);
     Py_XDECREF(added);
@@ -26,7 +26,7 @@ int queue_record(Gate *self, PyObject *record)
 }
 
 /* What is not there is NULL. */
-PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *named,
+PyObject *make_record(FastRecorder *self, PyObject *name, PyObject *inputs, PyObject *named,
                              PyObject *parameters, PyObject *outputs, PyObject *is_recompute,
                              PyObject *stack, PyObject *parent)
 {
@@ -47,7 +47,7 @@ PyObject *make_record(Gate *self, PyObject *name, PyObject *inputs, PyObject *na
     return record;
 }
 
-int note_beginning(Gate *self, Call *call, PyObject *frame)
+int note_beginning(FastRecorder *self, Call *call, PyObject *frame)
 {
     call->stack = stack_of(self, frame);
     PyObject *noted =
@@ -56,7 +56,7 @@ int note_beginning(Gate *self, Call *call, PyObject *frame)
     return noted ? 0 : -1;
 }
 
-int add_record(Gate *self, Call *call, PyObject *result, PyObject *parent)
+int add_record(FastRecorder *self, Call *call, PyObject *result, PyObject *parent)
 {
     PyObject *values = values_of(result);
     PyObject *outputs = NULL;

@@ -1,6 +1,6 @@
 /* What a call is given and what it returns: drafts of its values, each tensor measured once.
  *
- * As Recorder and DraftTable do it, which say why.
+ * As Recorder and PendingTensorTable do it, which say why.
  */
 
 #include "_calls.h"
@@ -8,7 +8,7 @@
 #include "../_sides.h"
 
 /* Count one that was asked for, as a DeliveryQueue does. */
-static int count_asked(Gate *self)
+static int count_asked(FastRecorder *self)
 {
     long long unsent = increase(self->statistics, text__unsent);
     if (unsent < 0 || increase(self->statistics, text_asked) < 0)
@@ -21,7 +21,7 @@ static int count_asked(Gate *self)
 }
 
 /* Measure a tensor like those before by what an attribute of the queue holds; None: it is another. */
-static PyObject *measure_by(Gate *self, PyObject *attribute, PyObject *tensor)
+static PyObject *measure_by(FastRecorder *self, PyObject *attribute, PyObject *tensor)
 {
     PyObject *quickly = PyObject_GetAttr(self->statistics, attribute);
     if (!quickly || quickly == Py_None)
@@ -33,7 +33,7 @@ static PyObject *measure_by(Gate *self, PyObject *attribute, PyObject *tensor)
     return measured;
 }
 
-static PyObject *measure(Gate *self, PyObject *tensor)
+static PyObject *measure(FastRecorder *self, PyObject *tensor)
 {
     PyObject *measured = measure_by(self, text__ask_quickly, tensor);
     if (measured != Py_None)
@@ -50,7 +50,7 @@ static PyObject *text_of(const Place *place)
 }
 
 /* Return where a value stands, as Python's functions take it. */
-static PyObject *path_of(Gate *self, const Place *place)
+static PyObject *path_of(FastRecorder *self, const Place *place)
 {
     if (self->keep == Py_None)
         return Py_NewRef(self->no_name);
@@ -60,7 +60,7 @@ static PyObject *path_of(Gate *self, const Place *place)
 }
 
 /* The draft of a tensor, by the recorder. */
-static PyObject *draft_by_python(Gate *self, PyObject *tensor, const Place *place)
+static PyObject *draft_by_python(FastRecorder *self, PyObject *tensor, const Place *place)
 {
     PyObject *path = path_of(self, place), *draft = NULL;
     if (path)
@@ -80,18 +80,18 @@ static PyObject *sides_as_tuple(const Side *sides, int count)
     return layout;
 }
 
-/* Return a place, of parts that are taken over. */
-static PyObject *make_place(PyObject *address, PyObject *dtype, PyObject *shown)
+/* Return a range, of parts that are taken over. */
+static PyObject *make_address_range(PyObject *address, PyObject *dtype, PyObject *shown)
 {
-    PyObject *place = address && dtype && shown ? PyTuple_Pack(3, address, dtype, shown) : NULL;
+    PyObject *range = address && dtype && shown ? PyTuple_Pack(3, address, dtype, shown) : NULL;
     Py_XDECREF(address);
     Py_XDECREF(dtype);
     Py_XDECREF(shown);
-    return place;
+    return range;
 }
 
 /* Return where a tensor lies in memory, by what it says of itself. */
-static PyObject *place_of_shown(PyObject *view, const Shown *shown)
+static PyObject *address_range_of_shown(PyObject *view, const Shown *shown)
 {
     Side sides[MOST_SIDES];
     int64_t elements = 1;
@@ -100,13 +100,13 @@ static PyObject *place_of_shown(PyObject *view, const Shown *shown)
     int count = elements > 1 ? merge_sides(shown, sides) : 0;
     /* All of it is there, perhaps in another order. */
     int is_straight = !count || (count == 1 && sides[0].stride == 1);
-    return make_place(PyLong_FromVoidPtr((char *)shown->data + shown->offset),
+    return make_address_range(PyLong_FromVoidPtr((char *)shown->data + shown->offset),
                       PyObject_GetAttr(view, text_dtype),
                       is_straight ? PyLong_FromLongLong(elements) : sides_as_tuple(sides, count));
 }
 
-/* Return where a view lies in memory, as DraftTable does for numbers without an order; None: ask it. */
-static PyObject *place_of(Gate *self, PyObject *view)
+/* Return where a view lies in memory, as PendingTensorTable does for numbers without an order; None: ask it. */
+static PyObject *address_range_of(FastRecorder *self, PyObject *view)
 {
     Shown shown;
     int is_shown = show_tensor(view, &shown) && shown.strides && shown.dimensions <= MOST_SIDES;
@@ -116,7 +116,7 @@ static PyObject *place_of(Gate *self, PyObject *view)
     if (is_changed)
         return is_changed < 0 ? NULL : Py_NewRef(Py_None);
     if (is_shown)
-        return place_of_shown(view, &shown);
+        return address_range_of_shown(view, &shown);
     int is_straight = asks(view, text_is_contiguous);
     if (is_straight < 0)
         return NULL;
@@ -133,12 +133,12 @@ static PyObject *place_of(Gate *self, PyObject *view)
         if (is_straight)
             Py_CLEAR(layout);
     }
-    return make_place(call_method(view, text_data_ptr), PyObject_GetAttr(view, text_dtype),
+    return make_address_range(call_method(view, text_data_ptr), PyObject_GetAttr(view, text_dtype),
                       layout ? layout : call_method(view, text_numel));
 }
 
 /* Return the numbers of parts of an owner's memory by their places, a new reference; or NULL. */
-static PyObject *numbers_of(Gate *self, PyObject *owner)
+static PyObject *numbers_of(FastRecorder *self, PyObject *owner)
 {
     PyObject *key = PyLong_FromVoidPtr(owner);
     PyObject *memory = key ? PyDict_GetItemWithError(self->owners, key) : NULL, *made = NULL;
@@ -166,60 +166,60 @@ static PyObject *numbers_of(Gate *self, PyObject *owner)
 }
 
 /* What was measured of the memory that a view shows, or else is measured now; None: by Python. */
-static PyObject *measure_view(Gate *self, PyObject *view, PyObject *owner)
+static PyObject *measure_view(FastRecorder *self, PyObject *view, PyObject *owner)
 {
-    PyObject *place = place_of(self, view), *known = place ? find_draft(self->drafts, owner) : NULL;
-    if (!known || place == Py_None) {
+    PyObject *range = address_range_of(self, view), *known = range ? find_pending_tensor(self->drafts, owner) : NULL;
+    if (!known || range == Py_None) {
         Py_XDECREF(known);
-        Py_XDECREF(place);
+        Py_XDECREF(range);
         return known ? Py_NewRef(Py_None) : NULL;
     }
     PyObject *measured = NULL;
     if (known != Py_None) {
-        PyObject *whole = place_of(self, owner);
-        if (whole && PyObject_RichCompareBool(place, whole, Py_EQ) > 0)
+        PyObject *whole = address_range_of(self, owner);
+        if (whole && PyObject_RichCompareBool(range, whole, Py_EQ) > 0)
             measured = PyObject_GetAttr(known, text_measured);
         Py_XDECREF(whole);
     }
     Py_DECREF(known);
     if (!measured && !PyErr_Occurred()) {
         PyObject *numbers = numbers_of(self, owner);
-        PyObject *found = numbers ? PyDict_GetItemWithError(numbers, place) : NULL;
+        PyObject *found = numbers ? PyDict_GetItemWithError(numbers, range) : NULL;
         measured = found ? Py_XNewRef(PyTuple_GetItem(found, 0)) : NULL;
         if (numbers && !found && !PyErr_Occurred()) {
             measured = measure(self, view);
             PyObject *both = measured ? PyTuple_Pack(2, measured, Py_None) : NULL;
             /* What cannot be remembered is measured again next time. */
-            if (measured && (!both || PyDict_SetItem(numbers, place, both)))
+            if (measured && (!both || PyDict_SetItem(numbers, range, both)))
                 PyErr_Clear();
             Py_XDECREF(both);
         }
         Py_XDECREF(numbers);
     }
-    Py_DECREF(place);
+    Py_DECREF(range);
     return measured;
 }
 
 /* Remember the draft of a tensor, unless nobody knows when that changes. */
-static int keep_draft(Gate *self, PyObject *tensor, PyObject *draft)
+static int keep_draft(FastRecorder *self, PyObject *tensor, PyObject *draft)
 {
     long long version = number_of(PyObject_GetAttr(draft, text_version));
     if (version < 0)
         return PyErr_Occurred() ? -1 : 0;
-    return remember_draft(self->drafts, tensor, draft);
+    return remember_pending_tensor(self->drafts, tensor, draft);
 }
 
 /* Make the draft of a tensor and remember it. */
-static PyObject *draft_measured(Gate *self, PyObject *tensor, PyObject *measured, PyObject *checked)
+static PyObject *draft_measured(FastRecorder *self, PyObject *tensor, PyObject *measured, PyObject *checked)
 {
-    PyObject *draft = make_draft(tensor, measured, checked);
+    PyObject *draft = make_pending_tensor(tensor, measured, checked);
     if (draft && keep_draft(self, tensor, draft))
         Py_CLEAR(draft);
     return draft;
 }
 
 /* Return the draft of a tensor that none is known of; by Python, unless it is plain. */
-static PyObject *draft_new(Gate *self, PyObject *tensor, const Place *place)
+static PyObject *draft_new(FastRecorder *self, PyObject *tensor, const Place *place)
 {
     int is_usual = PyDict_Size(self->drafts) < self->many ? (self->is_alone ? 1 : is_alone(self)) : 0;
     PyObject *owner = is_usual > 0 ? PyObject_GetAttr(tensor, text__base) : NULL, *measured = NULL;
@@ -262,7 +262,7 @@ static PyObject *draft_new(Gate *self, PyObject *tensor, const Place *place)
 }
 
 /* Draft a tensor whose data are kept. */
-static PyObject *draft_kept(Gate *self, PyObject *tensor, const Place *place)
+static PyObject *draft_kept(FastRecorder *self, PyObject *tensor, const Place *place)
 {
     int alone = self->is_alone ? 1 : is_alone(self);
     if (alone <= 0)
@@ -273,11 +273,11 @@ static PyObject *draft_kept(Gate *self, PyObject *tensor, const Place *place)
     return draft;
 }
 
-static PyObject *draft_tensor(Gate *self, PyObject *tensor, const Place *place)
+static PyObject *draft_tensor(FastRecorder *self, PyObject *tensor, const Place *place)
 {
     if (self->keep != Py_None)
         return draft_kept(self, tensor, place);
-    PyObject *known = find_draft(self->drafts, tensor);
+    PyObject *known = find_pending_tensor(self->drafts, tensor);
     if (!known || known == Py_None) {
         Py_XDECREF(known);
         return known ? draft_new(self, tensor, place) : NULL;
@@ -293,13 +293,13 @@ static PyObject *draft_tensor(Gate *self, PyObject *tensor, const Place *place)
     return is_same < 0 ? NULL : draft_by_python(self, tensor, place);
 }
 
-static int is_tensor(Gate *self, PyObject *value)
+static int is_tensor(FastRecorder *self, PyObject *value)
 {
     PyObject *kind = (PyObject *)Py_TYPE(value);
     return kind == self->tensor_class || kind == self->parameter_class;
 }
 
-static PyObject *draft_value(Gate *self, PyObject *value, const Place *place)
+static PyObject *draft_value(FastRecorder *self, PyObject *value, const Place *place)
 {
     if (is_tensor(self, value))
         return draft_tensor(self, value, place);
@@ -317,7 +317,7 @@ static PyObject *draft_value(Gate *self, PyObject *value, const Place *place)
 }
 
 /* Describe the values of a tuple or a list. */
-PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *part)
+PyObject *draft_all(FastRecorder *self, PyObject *values, PyObject *name, const char *part)
 {
     int is_list = PyList_CheckExact(values);
     Py_ssize_t count = is_list ? PyList_Size(values) : PyTuple_Size(values);
@@ -335,7 +335,7 @@ PyObject *draft_all(Gate *self, PyObject *values, PyObject *name, const char *pa
     return drafts;
 }
 
-PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *part)
+PyObject *draft_named(FastRecorder *self, PyObject *values, PyObject *name, const char *part)
 {
     PyObject *drafts = PyDict_New(), *key, *value;
     Py_ssize_t at = 0;
@@ -353,7 +353,7 @@ PyObject *draft_named(Gate *self, PyObject *values, PyObject *name, const char *
     return drafts;
 }
 
-static int collect(Gate *self, PyObject *value, PyObject *tensors)
+static int collect(FastRecorder *self, PyObject *value, PyObject *tensors)
 {
     if (is_tensor(self, value))
         return PyList_Append(tensors, value);
@@ -368,7 +368,7 @@ static int collect(Gate *self, PyObject *value, PyObject *tensors)
 }
 
 /* Return the tensors in values in order, and by name. */
-PyObject *tensors_of(Gate *self, PyObject *values, PyObject *named)
+PyObject *tensors_of(FastRecorder *self, PyObject *values, PyObject *named)
 {
     PyObject *tensors = PyList_New(0), *key, *value;
     Py_ssize_t at = 0;

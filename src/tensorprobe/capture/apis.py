@@ -100,7 +100,8 @@ class ApiTable:
         listed: what a list of the user's says; what it names counts, as `add` does.
 
     Attributes:
-        usual: what gate.py notes of functions whose calls compiled code can record; False: Python.
+        usual: what fast_recorder.py notes of functions whose calls compiled code can record;
+            False: Python.
     """
 
     def __init__(

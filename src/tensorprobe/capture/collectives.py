@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensorprobe.capture.code_patch import CodePatch, Handler, hide_from_dynamo
 from tensorprobe.capture.describe import Drafted
-from tensorprobe.capture.diversion import Diversion, Handler, hide_from_dynamo
 from tensorprobe.names import ApiCall
 from tensorprobe.records import Frame
 
@@ -125,7 +125,7 @@ class CollectiveWatcher:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._thread = _Thread()
-        self._diversions: dict[int, Diversion] = {}
+        self._patches: dict[int, CodePatch] = {}
         self._listening: dict[tuple[type, str], Any] = {}
         self._awaited: dict[int, _Awaited] = {}
         self._is_open = False
@@ -144,9 +144,9 @@ class CollectiveWatcher:
     def close(self) -> None:
         """Put back every function and method; record what is complete of the rest."""
         self._is_open = False
-        for diversion in self._diversions.values():
-            diversion.end()
-        self._diversions.clear()
+        for patch in self._patches.values():
+            patch.end()
+        self._patches.clear()
         for (owner, method), before in self._listening.items():
             setattr(owner, method, before)
         self._listening.clear()
@@ -159,21 +159,21 @@ class CollectiveWatcher:
 
     def step_aside(self) -> None:
         """Let every function be itself, until `step_back`: a compiler looks inside them."""
-        for diversion in self._diversions.values():
-            diversion.end()
+        for patch in self._patches.values():
+            patch.end()
 
     def step_back(self) -> None:
         """Watch again."""
-        for diversion in self._diversions.values():
-            diversion.begin()
+        for patch in self._patches.values():
+            patch.begin()
 
     # --- calls -------------------------------------------------------------------------------
 
     def _divert(self, name: str, handler: Handler) -> None:
         for space in (torch.distributed, torch.distributed.distributed_c10d):
             function = getattr(space, name, None)
-            if isinstance(function, FunctionType) and id(function) not in self._diversions:
-                self._diversions[id(function)] = Diversion(function, handler)
+            if isinstance(function, FunctionType) and id(function) not in self._patches:
+                self._patches[id(function)] = CodePatch(function, handler)
 
     def _watch(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.diversion import Diversion, skip_in_dynamo
+from tensorprobe.capture.code_patch import CodePatch, skip_in_dynamo
 
 __all__ = ["CompilerListener"]
 
@@ -37,7 +37,7 @@ class CompilerListener:
     ) -> None:
         self._hear = hear
         self._begin = begin
-        self._first_compile: Diversion | None = None
+        self._first_compile: CodePatch | None = None
         self._listening: _Listening | None = None
 
     def open(self) -> None:
@@ -47,11 +47,11 @@ class CompilerListener:
             self._listen(dynamo)
         elif hasattr(torch, "compile"):
             # To import it takes a second or more, for something that may never be used.
-            self._first_compile = Diversion(torch.compile, self._on_first_compile)  # type: ignore[arg-type]
+            self._first_compile = CodePatch(torch.compile, self._on_first_compile)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Listen no more."""
-        self._end_diversion()
+        self._end_patch()
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.end()
@@ -59,14 +59,14 @@ class CompilerListener:
     def _on_first_compile(
         self, compile_: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        self._end_diversion()
+        self._end_patch()
         result = compile_(*args, **kwargs)
         dynamo = sys.modules.get(_DYNAMO)
         if dynamo is not None and self._listening is None:
             self._listen(dynamo)
         return result
 
-    def _end_diversion(self) -> None:
+    def _end_patch(self) -> None:
         if self._first_compile is not None:
             self._first_compile.end()
             self._first_compile = None

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import detach_variable
 
 from tensorprobe.capture.apis import Api
-from tensorprobe.capture.gate import note_function
+from tensorprobe.capture.fast_recorder import note_function
 from tensorprobe.capture.operators import is_reflected, operator_at
 from tensorprobe.capture.spelling import as_spelled
 
@@ -70,13 +70,15 @@ class FunctionWatcher(TorchFunctionMode):
             torch.Tensor.backward: backward_of_tensor,
         }
 
-    def open_gate(self, gate: Any) -> None:
+    def open_fast_recorder(self, fast_recorder: Any) -> None:
         """Leave the usual calls to compiled code."""
         usual = self._session.apis.usual
         slow, is_distributed = self.__torch_function__, self._is_distributed
-        gate.watch(self, slow, usual, self._note, self._as_written, _is_machinery, is_distributed)
+        fast_recorder.watch(
+            self, slow, usual, self._note, self._as_written, _is_machinery, is_distributed
+        )
         # torch asks the object, not its class.
-        self.__dict__["__torch_function__"] = gate
+        self.__dict__["__torch_function__"] = fast_recorder
 
     def retire(self) -> None:
         """Record nothing more."""

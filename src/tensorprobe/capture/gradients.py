@@ -225,7 +225,7 @@ class GradientWatcher:
         self._lock = threading.RLock()
         self.is_active = True
         # What takes the gradients of usual calls in compiled code, where there is such a thing.
-        self.gate: Any = None
+        self.fast_recorder: Any = None
 
     def watch(
         self,
@@ -288,7 +288,7 @@ class GradientWatcher:
                 self._devices.add(tensor.device)
 
     def parts(self) -> dict[str, Any]:
-        """Return what _gate.c hooks the root of a call with, by the names that it knows."""
+        """Return what _fast_recorder.c hooks a call's root with, by the names that it knows."""
         return {
             "gradients": self,
             "add_handle": self._handles.append,
@@ -308,9 +308,9 @@ class GradientWatcher:
     ) -> _NodeHook | None:
         """Take the gradients of a root that runs for the first time; returns who is to do it."""
         # Another thread may stop the capture meanwhile.
-        gate = self.gate
+        fast_recorder = self.fast_recorder
         try:
-            if gate is not None and gate.on_root(root, grad_inputs, grad_outputs):
+            if fast_recorder is not None and fast_recorder.on_root(root, grad_inputs, grad_outputs):
                 return None
         except Exception as err:  # noqa: BLE001 - counted and told by the recorder
             self._on_failure(root.name, err)
@@ -351,7 +351,7 @@ class GradientWatcher:
             for task in list(self._open):
                 self._end_pass(task)
             self.is_active = False
-            self.gate = None
+            self.fast_recorder = None
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
@@ -359,9 +359,9 @@ class GradientWatcher:
     def on_backward(self, hook: _NodeHook, into: _Gradients, out_of: _Gradients) -> None:
         """Take the gradients that one node of a call hands over."""
         call = hook.call
-        gate = self.gate
+        fast_recorder = self.fast_recorder
         try:
-            if gate is not None and gate.on_node(hook, into, out_of):
+            if fast_recorder is not None and fast_recorder.on_node(hook, into, out_of):
                 return
             with self._lock, torch._C.DisableTorchFunction():
                 if not self.is_active or not self._begins(call, hook.number):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.drafts import Draft, Numbers, PartDraft
+from tensorprobe.capture.pending_tensors import Numbers, PendingPart, PendingTensor
 from tensorprobe.names import api_or_module_of
 from tensorprobe.operations.facts import WRITES_UNSEEN
 from tensorprobe.operations.spelling import writes_by_name
@@ -24,7 +24,7 @@ from tensorprobe.records import DictValue, ListValue, PeerOpValue
 __all__ = ["HeldDraft", "WritingCalls", "held_in"]
 
 
-class HeldDraft(Draft):
+class HeldDraft(PendingTensor):
     """A tensor of a record whose data are still within reach."""
 
     __slots__ = ("_held", "_is_copy", "_is_free", "_seen_version", "name")
@@ -93,7 +93,7 @@ class HeldDraft(Draft):
 def held_in(values: Iterable[Any]) -> Iterator[HeldDraft]:
     """Yield the held tensors in drafted values, in order."""
     for value in values:
-        if isinstance(value, PartDraft):
+        if isinstance(value, PendingPart):
             value = value.part
         if isinstance(value, HeldDraft):
             yield value

@@ -12,15 +12,17 @@ the last records. Should it be lost, the name is taken out of the record again.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 
 import torch
 
-from tensorprobe.capture.teamwork import Team
+from tensorprobe.capture.host_write_pool import HostWritePool
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.dtypes import DTYPES
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.writer import DumpWriter
 from tensorprobe.summary.layout import memory_order
+from tensorprobe.system.interrupts import uninterrupted
 
 __all__ = ["KeptData"]
 
@@ -46,7 +48,7 @@ class KeptData:
         *,
         checksum: int | None = None,
         same: PendingFile | None = None,
-        team: Team | None = None,
+        pool: HostWritePool | None = None,
     ) -> PendingFile | None:
         """Have a tensor written as it is now; returns its file, None if it can have none.
 
@@ -55,10 +57,10 @@ class KeptData:
             name: its value's name.
             checksum: the CRC-32 of its bytes, where that is known.
             same: the file of this very tensor, unchanged since, if it was kept before.
-            team: writes what the caller would write.
+            pool: writes what the caller would write.
         """
         if same is not None and not same.is_lost:
-            return self.link(name, same, team)
+            return self.link(name, same, pool)
         files = self._writer.tensor_files
         if files is None:
             return None
@@ -67,26 +69,28 @@ class KeptData:
         is_free = checksum is None and files.takes_strides and tensor.is_cpu
         order = memory_order(tensor.stride(), shape) if is_free else None
         strides = None if order is None else order.strides
-        file = files.promise(name, dtype, shape, strides=strides, checksum=checksum)
-        if file is not None:
-            self._awaited.append(file)
-            laid = None if order is None else tensor.detach().permute(order.axes)
-            self._transport.save(tensor, file, team, laid)
+        # A handler that ends the capture in between would find a file that nobody writes.
+        with uninterrupted() if tensor.is_cpu else nullcontext():
+            file = files.promise(name, dtype, shape, strides=strides, checksum=checksum)
+            if file is not None:
+                self._awaited.append(file)
+                laid = None if order is None else tensor.detach().permute(order.axes)
+                self._transport.save(tensor, file, pool, laid)
         return file
 
-    def link(self, name: str, same: PendingFile, team: Team | None) -> PendingFile | None:
+    def link(self, name: str, same: PendingFile, pool: HostWritePool | None) -> PendingFile | None:
         """Give a file that is not lost a second name; returns that, None if it can have none.
 
         Args:
             name: the name of another value, the same tensor unchanged.
             same: the file.
-            team: the one that `keep` was told.
+            pool: the one that `keep` was told.
         """
         files = self._writer.tensor_files
         file = None if files is None else files.promise_link(name, same)
         if file is not None:
             self._awaited.append(file)
-            if team is None or not team.link(file, same):
+            if pool is None or not pool.link(file, same):
                 file.follow(same)
         return file
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from tensorprobe.capture.apis import Api
+from tensorprobe.capture.code_patch import hide_from_dynamo
 from tensorprobe.capture.describe import Drafted, tensors_in
-from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.graph_edges import is_new, next_sequence_number
 from tensorprobe.capture.operator_mode import LEFT_OUT_SPACES, OperatorMode, may_write
 from tensorprobe.capture.written import written_tensors

@@ -133,14 +133,16 @@ class ModuleWatcher:
         self._lock = threading.RLock()
         self._is_closed = False
 
-    def open(self, gate: Any = None) -> None:
+    def open(self, fast_recorder: Any = None) -> None:
         """Start watching.
 
         Args:
-            gate: what records the usual calls in compiled code; None: everything is for Python.
+            fast_recorder: what records the usual calls in compiled code; None: Python does it.
         """
         before, after = (
-            (self._before, self._after) if gate is None else gate.watch_modules(self._parts())
+            (self._before, self._after)
+            if fast_recorder is None
+            else fast_recorder.watch_modules(self._parts())
         )
         self._handles.append(torch_module.register_module_forward_pre_hook(before))
         self._handles.append(torch_module.register_module_forward_hook(after, always_call=True))

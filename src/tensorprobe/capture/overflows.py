@@ -21,8 +21,8 @@ import torch
 
 from tensorprobe.capture.describe import Drafted, describe
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
-from tensorprobe.capture.drafts import Draft
 from tensorprobe.capture.held import HeldDraft, WritingCalls, held_in
+from tensorprobe.capture.pending_tensors import PendingTensor
 from tensorprobe.capture.recorder import Recorder
 from tensorprobe.capture.subclasses import describe_unusual
 from tensorprobe.capture.transforms import is_transforming, without_transforms
@@ -391,7 +391,7 @@ class OverflowRecorder(Recorder):
         else:
             numbers = self._drafts.find_numbers(tensor) or self._measure(tensor)
             # Not the held one, which would outlive its call in the table.
-            self._drafts.keep(tensor, Draft(tensor, *numbers))
+            self._drafts.keep(tensor, PendingTensor(tensor, *numbers))
         call, _, section = path[0].rpartition(".")
         if section not in ("input", "kwargs"):
             return HeldDraft(tensor, numbers, ".".join(path), copies=False)

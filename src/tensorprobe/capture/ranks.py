@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.diversion import Diversion
+from tensorprobe.capture.code_patch import CodePatch
 from tensorprobe.capture.process import current_rank
 from tensorprobe.config import Config
 from tensorprobe.store.file_names import rank_folder
@@ -38,7 +38,7 @@ class RankSearch:
         self._config = config
         self._step = step
         self._rank = rank
-        self._diversion: Diversion | None = None
+        self._patch: CodePatch | None = None
         self.begun = self._folder()
         if rank is None and not config.wants_rank(0):
             # Perhaps nobody wants it: then it must not take the place of an older dump.
@@ -63,8 +63,8 @@ class RankSearch:
     def open(self) -> None:
         """Start to search, unless that has been done or the rank is known."""
         destroy = getattr(torch.distributed, "destroy_process_group", None)
-        if self._rank is None and self._diversion is None and isinstance(destroy, FunctionType):
-            self._diversion = Diversion(destroy, self._before_group_goes)
+        if self._rank is None and self._patch is None and isinstance(destroy, FunctionType):
+            self._patch = CodePatch(destroy, self._before_group_goes)
 
     def look(self) -> None:
         """Ask for the rank, if it is not known."""
@@ -74,9 +74,9 @@ class RankSearch:
     def close(self) -> None:
         """Search no longer."""
         self.look()
-        if self._diversion is not None:
-            self._diversion.end()
-            self._diversion = None
+        if self._patch is not None:
+            self._patch.end()
+            self._patch = None
 
     def _before_group_goes(
         self, destroy: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -22,10 +22,16 @@ import torch
 from tensorprobe.capture.apis import Api
 from tensorprobe.capture.describe import KNOWN_INTS, Drafted, describe
 from tensorprobe.capture.dispatch_modes import count_dispatch_modes, without_dispatch_modes
-from tensorprobe.capture.drafts import Draft, DraftTable, Numbers, is_plain, make_draft
+from tensorprobe.capture.host_write_pool import make_write_pool
 from tensorprobe.capture.kept_data import KeptData
+from tensorprobe.capture.pending_tensors import (
+    Numbers,
+    PendingTensor,
+    PendingTensorTable,
+    is_plain,
+    make_pending_tensor,
+)
 from tensorprobe.capture.subclasses import describe_unusual
-from tensorprobe.capture.teamwork import make_team
 from tensorprobe.capture.transforms import is_transforming, without_transforms
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.config import Config
@@ -121,25 +127,25 @@ class Recorder:
         # When numbers were last looked for, and how many records have come since.
         self._looked = time.monotonic()
         self._unlooked = 0
-        self._owes_look = False
+        self._has_deferred_look = False
         # A dump that begins in the middle of a step counts on from the one before.
         self._counters = {} if counters is None else counters
         self._with_checksums = config.summary_mode == "md5"
-        self._drafts = DraftTable(is_ordered=self._with_checksums)
+        self._drafts = PendingTensorTable(is_ordered=self._with_checksums)
         self._lock = threading.RLock()
         # Writes and measures the host's tensors, where their data are kept.
-        self._team = (
-            make_team(
+        self._pool = (
+            make_write_pool(
                 self._lock, self._statistics, self.forget_tensors, transport.borrow, self.fail
             )
             if info.task == "tensor"
             else None
         )
         # What values are described in; the data of several are best written together.
-        self.drafting: AbstractContextManager[Any] = self._team or self._lock
+        self.drafting: AbstractContextManager[Any] = self._pool or self._lock
         self.failures = 0
         # What describes values in compiled code, while there is such a thing.
-        self.gate: Any = None
+        self.fast_recorder: Any = None
         # Whether the data of a value of this name is written, beside its statistics; None: of none.
         self.keeps_data: Callable[[str], bool] | None = (
             (lambda name: True) if info.task == "tensor" else None
@@ -155,17 +161,17 @@ class Recorder:
     def draft(self, value: Any, name: str) -> Drafted:
         """Describe a value now; `name` is where it stands, for its data file."""
         # Another thread may stop the capture meanwhile; so below.
-        gate = self.gate
-        if gate is not None and self.keeps_data is None:
-            return gate.draft_all((value,), name)[0]
+        fast_recorder = self.fast_recorder
+        if fast_recorder is not None and self.keeps_data is None:
+            return fast_recorder.draft_all((value,), name)[0]
         with self.drafting:
             return describe(value, self._draft_tensor, (name,))
 
     def draft_all(self, values: Iterable[Any], name: str) -> tuple[Drafted, ...]:
         """Describe positional values, `{name}.0` and on."""
-        gate = self.gate
-        if gate is not None and type(values) in (tuple, list):
-            drafts: tuple[Drafted, ...] = gate.draft_all(values, name)
+        fast_recorder = self.fast_recorder
+        if fast_recorder is not None and type(values) in (tuple, list):
+            drafts: tuple[Drafted, ...] = fast_recorder.draft_all(values, name)
             return drafts
         with self.drafting:
             draft = self._draft_tensor
@@ -184,9 +190,9 @@ class Recorder:
         """Describe named values, `{name}.{key}`."""
         if not values:
             return {}
-        gate = self.gate
-        if gate is not None and type(values) is dict:
-            drafts: dict[str, Drafted] = gate.draft_named(values, name)
+        fast_recorder = self.fast_recorder
+        if fast_recorder is not None and type(values) is dict:
+            drafts: dict[str, Drafted] = fast_recorder.draft_named(values, name)
             return drafts
         with self.drafting:
             draft = self._draft_tensor
@@ -242,12 +248,12 @@ class Recorder:
     def _add(self, record: _Pending) -> None:
         """Put a record at the end of the line; the caller holds the lock."""
         self._pending.append(record)
-        team = self._team
-        if team is not None and team.is_running:
+        pool = self._pool
+        if pool is not None and pool.is_running:
             # Somebody calls from inside what measures: numbers may be on their way there.
-            if not self._owes_look:
-                self._owes_look = True
-                team.owe(self._write_arrived)
+            if not self._has_deferred_look:
+                self._has_deferred_look = True
+                pool.defer(self._write_arrived)
         elif self._statistics.is_waiting or self._checksums.is_waiting:
             self._await_device(record)
         else:
@@ -269,7 +275,7 @@ class Recorder:
 
     def _write_arrived(self) -> None:
         self._unlooked, self._looked = 0, time.monotonic()
-        self._owes_look = False
+        self._has_deferred_look = False
         # What is asked for seldom would wait for the end of the step.
         self.send()
         self._statistics.poll()
@@ -277,8 +283,8 @@ class Recorder:
         self._data.poll()
         self._write_ready()
 
-    def usual_parts(self) -> dict[str, Any] | None:
-        """Return what _gate.c makes records with, by the names that it knows.
+    def fast_path_bindings(self) -> dict[str, Any] | None:
+        """Return what _fast_recorder.c makes records with, by the names that it knows.
 
         None where this is another kind of recorder.
         """
@@ -296,7 +302,7 @@ class Recorder:
             "pending_class": _Pending,
             "begin": self._writer.begin,
             "lock": self._lock,
-            "team": self._team if keeps_data else None,
+            "pool": self._pool if keeps_data else None,
             "keep": self._draft_kept_tensor if keeps_data else None,
             "no_name": _NO_NAME,
             "describe": lambda value, path: describe(value, self._draft_tensor, path),
@@ -357,8 +363,8 @@ class Recorder:
                 self._write_ready()
             while self._checksums.fetch():
                 self._write_ready()
-            if self._team is not None:
-                self._team.settle()
+            if self._pool is not None:
+                self._pool.drain()
             self._data.fetch()
             self._write_ready()
             self._statistics.rest()
@@ -399,7 +405,7 @@ class Recorder:
         return self._draft_alone(tensor, path, known)
 
     def _draft_alone(
-        self, tensor: torch.Tensor, path: tuple[str, ...], known: Draft | None
+        self, tensor: torch.Tensor, path: tuple[str, ...], known: PendingTensor | None
     ) -> Drafted:
         """Draft a tensor that no mode and no transform sees being read."""
         drafts = self._drafts
@@ -412,7 +418,7 @@ class Recorder:
             is_whole = tensor._base is None
             numbers = None if is_whole else drafts.find_numbers(tensor)
         if self.keeps_data is None:
-            draft = make_draft(tensor, *(numbers or self._measure(tensor)))
+            draft = make_pending_tensor(tensor, *(numbers or self._measure(tensor)))
         else:
             draft = self._draft_kept(tensor, path, known, numbers)
             if known is not None and known.file is not None and not known.file.is_lost:
@@ -427,8 +433,8 @@ class Recorder:
         if known is None or keeps is None or (same := known.file) is None or same.is_lost:
             return self._draft_alone(tensor, (name,), known)
         # Most were kept before, as the output of another call.
-        draft = make_draft(tensor, known.measured, known.checked)
-        draft.file = self._data.link(name, same, self._team) if keeps(name) else None
+        draft = make_pending_tensor(tensor, known.measured, known.checked)
+        draft.file = self._data.link(name, same, self._pool) if keeps(name) else None
         return draft
 
     def _measure(self, tensor: torch.Tensor) -> Numbers:
@@ -439,9 +445,9 @@ class Recorder:
         self,
         tensor: torch.Tensor,
         path: tuple[str, ...],
-        known: Draft | None,
+        known: PendingTensor | None,
         numbers: Numbers | None,
-    ) -> Draft:
+    ) -> PendingTensor:
         """Draft a tensor whose data may be wanted, too."""
         if numbers is not None:
             measured, checked = numbers
@@ -450,8 +456,8 @@ class Recorder:
             checked = self._checksums.ask(tensor) if self._with_checksums else None
             # Its data first: where they must be put in order for it, that is done once.
             file = self._keep_data(tensor, path, known, checked)
-            measured = (self._team or self._statistics).ask(tensor)
-        draft = make_draft(tensor, measured, checked)
+            measured = (self._pool or self._statistics).ask(tensor)
+        draft = make_pending_tensor(tensor, measured, checked)
         draft.file = file
         return draft
 
@@ -459,7 +465,7 @@ class Recorder:
         self,
         tensor: torch.Tensor,
         path: tuple[str, ...],
-        known: Draft | None,
+        known: PendingTensor | None,
         checked: Checked | None,
     ) -> PendingFile | None:
         """Have a tensor's data written, if they are wanted."""
@@ -468,4 +474,4 @@ class Recorder:
             return None
         checksum = None if checked is None else checked.value
         same = None if known is None else known.file
-        return self._data.keep(tensor, name, checksum=checksum, same=same, team=self._team)
+        return self._data.keep(tensor, name, checksum=checksum, same=same, pool=self._pool)

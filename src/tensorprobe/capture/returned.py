@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from tensorprobe.capture.diversion import hide_from_dynamo
+from tensorprobe.capture.code_patch import hide_from_dynamo
 
 __all__ = ["hear_return"]
 

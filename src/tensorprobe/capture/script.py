@@ -25,10 +25,10 @@ from importlib.machinery import SourceFileLoader
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn, Protocol
 
+from tensorprobe.capture.code_patch import hide_from_dynamo
 from tensorprobe.capture.config_file import ConfigFile
 from tensorprobe.capture.current import is_latest
 from tensorprobe.capture.debugger import PrecisionDebugger
-from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.launch import OPTIONS_VARIABLE
 from tensorprobe.capture.mode_places import is_in_backward_pass
 from tensorprobe.capture.notices import Notices

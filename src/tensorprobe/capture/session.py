@@ -17,14 +17,13 @@ import torch
 
 from tensorprobe.capture.apis import Api, ApiTable
 from tensorprobe.capture.collectives import CollectiveWatcher
-from tensorprobe.capture.collector import CollectorPace
-from tensorprobe.capture.compiled import CompiledRegions
 from tensorprobe.capture.dataloader import NO_CALLS
 from tensorprobe.capture.describe import tensors_in, values_of
 from tensorprobe.capture.fast_paths import FastPathGuard
+from tensorprobe.capture.fast_recorder import make_fast_recorder
 from tensorprobe.capture.filters import CallFilter
 from tensorprobe.capture.functions import FunctionWatcher
-from tensorprobe.capture.gate import make_gate
+from tensorprobe.capture.gc_pace import GcPace
 from tensorprobe.capture.gradients import GradientWatcher
 from tensorprobe.capture.graph_edges import InputEdges, input_edges, next_sequence_number
 from tensorprobe.capture.kernels import KernelWatcher
@@ -47,6 +46,7 @@ from tensorprobe.capture.saved import SavedValues
 from tensorprobe.capture.single_module import ModuleDump
 from tensorprobe.capture.stacks import StackReader
 from tensorprobe.capture.swaps import SwapGuard
+from tensorprobe.capture.torch_compile import CompiledRegions
 from tensorprobe.capture.traces import TraceGuard
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.capture.written import written_tensors
@@ -150,7 +150,7 @@ class Session:
         self._with_gradients_in = self.calls.wants_part("backward", "input")
         self._with_gradients_out = self.calls.wants_part("backward", "output")
         self._saved: SavedValues | None = None
-        self._collector = CollectorPace()
+        self._collector = GcPace()
         self._saved_recorder = self.recorder
 
     def open(self, models: Models) -> None:
@@ -173,26 +173,28 @@ class Session:
         if level == "L2":
             self._kernels = KernelWatcher(self)
             insert_dispatch_mode(self._kernels)
-        self._open_gate()
+        self._open_fast_recorder()
         self._swaps.open(self._modules)
         self._rank.open()
         if self._modules is not None:
-            self._modules.open(None if is_turned_off("capture._modules") else self.recorder.gate)
+            self._modules.open(
+                None if is_turned_off("capture._modules") else self.recorder.fast_recorder
+            )
         self._compiled = CompiledRegions(self, self._functions, self._collectives)
         self._compiled.open()
         self._traces = TraceGuard(self, self._functions, self._kernels)
         self._traces.open()
 
-    def _open_gate(self) -> None:
+    def _open_fast_recorder(self) -> None:
         """Leave usual calls to compiled code, where there is some and all calls are wanted."""
-        gate = None if self._kernels is not None else make_gate(self)
-        if gate is None or self._gradients is None:
+        fast_recorder = None if self._kernels is not None else make_fast_recorder(self)
+        if fast_recorder is None or self._gradients is None:
             return
-        self.recorder.gate = gate
+        self.recorder.fast_recorder = fast_recorder
         if not is_turned_off("capture._gradients"):
-            self._gradients.gate = gate
+            self._gradients.fast_recorder = fast_recorder
         if self._functions is not None:
-            self._functions.open_gate(gate)
+            self._functions.open_fast_recorder(fast_recorder)
 
     def close(self) -> None:
         """Turn the watchers off; nothing of them stays behind."""
@@ -253,7 +255,7 @@ class Session:
             self._modules.close()
             self._modules.flush()
             self._modules = None
-        self.recorder.gate = None
+        self.recorder.fast_recorder = None
         if self._gradients is not None:
             self._gradients.close()
             if self._gradients.passed_over:
@@ -367,12 +369,12 @@ class Session:
         """Return where the current call was made."""
         return self._stacks.read()
 
-    def usual_parts(self) -> dict[str, Any] | None:
-        """Return what _gate.c does the usual call of this step with; None if Python must."""
+    def fast_path_bindings(self) -> dict[str, Any] | None:
+        """Return what _fast_recorder.c does a usual call of this step with; None: by Python."""
         calls = self.calls
         whole = self._with_inputs and self._with_outputs
         whole = whole and self._with_gradients_in and self._with_gradients_out
-        parts = self.recorder.usual_parts() if calls.is_open and whole else None
+        parts = self.recorder.fast_path_bindings() if calls.is_open and whole else None
         if parts is None or self._gradients is None:
             return None
         return {

@@ -139,8 +139,8 @@ def _defaults_of(function: Callable[..., Any]) -> dict[str, object] | None:
     return {p.name: _NO_DEFAULT if p.default is p.empty else p.default for p in parameters}
 
 
-def _read_spelling(code: CodeType, place: int) -> Spelling | None:
-    instructions = [found for found in instructions_of(code).values() if found.offset <= place]
+def _read_spelling(code: CodeType, at: int) -> Spelling | None:
+    instructions = [found for found in instructions_of(code).values() if found.offset <= at]
     if not instructions:
         return None
     call = instructions[-1]

@@ -47,7 +47,7 @@ class StackReader:
     """Reads call stacks; each distinct one is built once in a process."""
 
     def parts(self) -> dict[str, Any]:
-        """Return what _gate.c reads a stack with, by the names that it knows."""
+        """Return what _fast_recorder.c reads a stack with, by the names that it knows."""
         codes = None if _compiled is None else _codes
         return {"codes": codes, "stacks": _seen, "deepest": 2 * _DEEPEST, "read_stack": self.read}
 
@@ -62,9 +62,11 @@ class StackReader:
             key = _key_of(frame)
         stack = _seen.get(key)
         if stack is None:
-            places = array("q", key)
-            pairs = zip(places[::2], places[1::2], strict=True)
-            stack = _from_user(tuple(_frame_of(_codes[code], place) for code, place in pairs))
+            numbers = array("q", key)
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            stack = _from_user(
+                tuple(_frame_of(_codes[code], instruction) for code, instruction in pairs)
+            )
             if len(_seen) >= _MOST_SEEN or len(_codes) >= _MOST_SEEN:
                 _seen.clear()
                 _codes.clear()
@@ -75,7 +77,7 @@ class StackReader:
 
 
 def _key_of(innermost: FrameType) -> bytes:
-    """Return the codes of a stack by their ids, and the place in each; learns new codes."""
+    """Return the codes of a stack by their ids, and the instruction in each; learns new codes."""
     key = array("q")
     frame: FrameType | None = innermost
     while frame is not None and len(key) < 2 * _DEEPEST:
@@ -101,11 +103,11 @@ def _from_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     return frames
 
 
-def _frame_of(code: CodeType | None, place: int) -> Frame:
-    assert code is not None, "only those that are shown have a place"
+def _frame_of(code: CodeType | None, instruction: int) -> Frame:
+    assert code is not None, "only those that are shown stand in a key"
     line = code.co_firstlineno
     for start, end, number in code.co_lines():
-        if start <= place < end and number is not None:
+        if start <= instruction < end and number is not None:
             line = number
             break
     source = linecache.getline(code.co_filename, line).strip()

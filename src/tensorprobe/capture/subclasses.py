@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.drafts import Draft, PartDraft
+from tensorprobe.capture.pending_tensors import PendingPart, PendingTensor
 from tensorprobe.capture.transforms import below_vmap, is_wrapped, unwrap
 from tensorprobe.records import DictValue, TensorValue, UnknownValue
 from tensorprobe.summary.host import is_plain
@@ -75,8 +75,8 @@ def _describe_part(
 ) -> Any:
     if is_plain(part):
         drafted = on_part(part, path)
-        if isinstance(drafted, Draft):
-            return PartDraft(drafted, requires_grad=requires_grad, form=form)
+        if isinstance(drafted, PendingTensor):
+            return PendingPart(drafted, requires_grad=requires_grad, form=form)
         return drafted
     if form.count(":") >= _DEEPEST:
         return _without_numbers(part, form)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils
 
-from tensorprobe.capture.diversion import Diversion
+from tensorprobe.capture.code_patch import CodePatch
 
 if TYPE_CHECKING:
     from tensorprobe.capture.modules import ModuleWatcher
@@ -37,7 +37,7 @@ class SwapGuard:
         self._recorders = [recorder]
         self._module_dump = module_dump
         self._modules: ModuleWatcher | None = None
-        self._diversion: Diversion | None = None
+        self._patch: CodePatch | None = None
 
     def open(
         self, modules: ModuleWatcher | None = None, *, recorder: Recorder | None = None
@@ -48,16 +48,16 @@ class SwapGuard:
             self._recorders.append(recorder)
         # torch has it from 2.3 on.
         swap = getattr(torch.utils, "swap_tensors", None)
-        if self._diversion is None and isinstance(swap, FunctionType):
-            self._diversion = Diversion(swap, self._swap)
+        if self._patch is None and isinstance(swap, FunctionType):
+            self._patch = CodePatch(swap, self._swap)
 
     def close(self) -> None:
         """Let go of all tensors, and leave torch's function alone again."""
         self._forget_tensors()
         self._modules = None
-        if self._diversion is not None:
-            self._diversion.end()
-            self._diversion = None
+        if self._patch is not None:
+            self._patch.end()
+            self._patch = None
 
     def _swap(self, swap: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

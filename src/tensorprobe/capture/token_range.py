@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tensorprobe.capture.diversion import hide_from_dynamo
+from tensorprobe.capture.code_patch import hide_from_dynamo
 from tensorprobe.errors import ConfigError
 
 __all__ = ["TokenRange"]

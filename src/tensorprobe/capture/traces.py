@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensorprobe.capture.diversion import Diversion
+from tensorprobe.capture.code_patch import CodePatch
 from tensorprobe.capture.mode_places import (
     function_modes,
     insert_dispatch_mode,
@@ -49,19 +49,19 @@ class TraceGuard:
         self._session = session
         self._functions = functions
         self._kernels = kernels
-        self._diversions: list[Diversion] = []
+        self._patches: list[CodePatch] = []
 
     def open(self) -> None:
         """Start to step aside."""
         for name in _TRACERS:
             tracer = getattr(torch.jit, name, None)
             if isinstance(tracer, FunctionType):
-                self._diversions.append(Diversion(tracer, self._trace))
+                self._patches.append(CodePatch(tracer, self._trace))
 
     def close(self) -> None:
         """Leave the tracers alone again."""
-        while self._diversions:
-            self._diversions.pop().end()
+        while self._patches:
+            self._patches.pop().end()
 
     def _trace(self, tracer: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         self._session.tell_once(_NOTICE)

@@ -1,7 +1,7 @@
 """Bring tensors' bytes, as they are now, to their files without waiting for disk or device.
 
     host:    where torch uses every core, the caller writes the file straight from the tensor, or
-             has its team do so
+             has its pool do so
              else the bytes are copied into a buffer ─► a thread writes the file
     device:  a copy on a stream of its own into pinned buffers ─► a thread waits for it and writes
 
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tensorprobe.capture.teamwork import Team
+from tensorprobe.capture.host_write_pool import HostWritePool
 from tensorprobe.store.background import BackgroundWriter, Buffer, BufferPool
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.store.tensor_bytes import contiguous_bytes
@@ -82,7 +82,7 @@ class TensorTransport:
         self,
         tensor: torch.Tensor,
         file: PendingFile,
-        team: Team | None = None,
+        pool: HostWritePool | None = None,
         laid: torch.Tensor | None = None,
     ) -> None:
         """Take the bytes of a plain tensor as they are at this moment; the file comes soon.
@@ -90,7 +90,7 @@ class TensorTransport:
         Args:
             tensor: the tensor.
             file: where they go.
-            team: writes what the caller would write.
+            pool: writes what the caller would write.
             laid: the tensor with its axes in the order in which its elements are written, where
                 that is another one; for one on the host.
         """
@@ -98,19 +98,19 @@ class TensorTransport:
         if device.type != "cpu" and tensor.numel():
             lane = self._lane(device)
             if lane is not None:
-                if team is not None:
+                if pool is not None:
                     # It may have the memory that this waits for.
-                    team.empty()
+                    pool.empty()
                 self.save_through(lane, tensor, file)
                 return
         laid = tensor if laid is None else laid
         place = self.place_to_write_from(laid)
         if place is None:
-            self._save_host(tensor, laid, file, team)
-        elif team is None:
+            self._save_host(tensor, laid, file, pool)
+        elif pool is None:
             file.write(view_place(*place))
         else:
-            team.write(file, *place, tensor)
+            pool.write(file, *place, tensor)
 
     def place_to_write_from(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the address and size of a tensor's bytes if the caller writes them from there."""
@@ -157,7 +157,11 @@ class TensorTransport:
             self._pool.clear()
 
     def _save_host(
-        self, tensor: torch.Tensor, laid: torch.Tensor, file: PendingFile, team: Team | None
+        self,
+        tensor: torch.Tensor,
+        laid: torch.Tensor,
+        file: PendingFile,
+        pool: HostWritePool | None,
     ) -> None:
         size = tensor.numel() * tensor.element_size()
         buffer = self._pool.take(size) if size <= self._pool.largest else None
@@ -171,11 +175,11 @@ class TensorTransport:
             self._writer.submit(partial(self._write, file, memory, buffer))
         else:
             # It did not lie in order. Touching new memory would cost as much as writing it.
-            if team is None:
+            if pool is None:
                 self._write(file, memory, buffer)
             else:
                 give = partial(self._pool.give, buffer)
-                team.write(file, memory.ctypes.data, size, tensor, give)
+                pool.write(file, memory.ctypes.data, size, tensor, give)
 
     def writes_aside(self) -> bool:
         """Whether a thread of our own writes what lies on the host."""

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
+from tensorprobe.capture.code_patch import hide_from_dynamo
 from tensorprobe.capture.compiler_listener import CompilerListener
-from tensorprobe.capture.diversion import hide_from_dynamo
 from tensorprobe.capture.mode_places import remove_dispatch_mode
 from tensorprobe.capture.operator_mode import OperatorMode
 from tensorprobe.errors import ConfigError

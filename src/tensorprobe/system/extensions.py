@@ -25,7 +25,7 @@ PARTS: dict[str, str | None] = {
     "capture._graph": "capture._calls",
     "capture._gradients": "capture._graph",
     "capture._modules": "capture._calls",
-    "capture._team": "capture._calls",
+    "capture._write_pool": "capture._calls",
     "compare._plain_rows": None,
     "metrics._kernel": None,
     "report._row_text": None,

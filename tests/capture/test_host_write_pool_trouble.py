@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 import torch
 from kept_runs import calls_of, every_core, records_of
-from team_files import TeamFiles, has_compiled_team
+from pool_files import PoolFiles, has_compiled_pool
 from torch import nn
 
 from tensorprobe.capture import PrecisionDebugger
+from tensorprobe.capture.host_write_pool import find_region
 from tensorprobe.capture.recorder import Recorder
-from tensorprobe.capture.teamwork import find_region
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.system.interrupts import uninterrupted
 
 __all__ = ["every_core"]
 
-pytestmark = pytest.mark.skipif(not has_compiled_team(), reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(not has_compiled_pool(), reason="nothing is compiled here")
 
 
 INTERRUPTED = """
@@ -225,12 +225,12 @@ def test_ctrl_c_is_heard_while_a_record_that_cannot_be_made_is(tmp_path: Path) -
 
 
 def test_a_chore_that_fails_is_told_and_costs_nothing_else(tmp_path: Path) -> None:
-    files = TeamFiles(tmp_path, region=0)
+    files = PoolFiles(tmp_path, region=0)
 
     def fail() -> None:
         raise ValueError("no room")
 
-    files.team.owe(fail)
+    files.pool.defer(fail)
     assert files.write("a", 800_000).is_done
     text = "what was to be done while files are written: no room"
     assert files.failures == [text] and (tmp_path / "a").stat().st_size == 800_000
@@ -242,14 +242,14 @@ def test_no_memory_for_a_copy_costs_no_file(tmp_path: Path) -> None:
 
     if not find_region():
         pytest.skip("one thread writes one file after the other")
-    files = TeamFiles(tmp_path, borrow)
+    files = PoolFiles(tmp_path, borrow)
     with pytest.raises(MemoryError):
         files.write("a", 800_000)
     second = files.promise("c")
-    with pytest.raises(MemoryError), files.team:
+    with pytest.raises(MemoryError), files.pool:
         file = files.begin("b", torch.randn(200_000))
-        assert files.team.link(second, file)
-    files.team.settle()
+        assert files.pool.link(second, file)
+    files.pool.drain()
     assert second.data_name == "c" and (tmp_path / "c").samefile(tmp_path / "b")
     assert not files.failures and (tmp_path / "a").stat().st_size == 800_000
 

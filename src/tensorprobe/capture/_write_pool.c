@@ -1,7 +1,7 @@
-/* A team: the host's tensors of a record are measured and their data written at the same time.
+/* A pool: the host's tensors of a record are measured and their data written at the same time.
  *
  *     values of a record -> files to write, arrays to measure -> finish
- *     finish -> torch's threads do both (_teamwork.c); meanwhile: second names of other files, what is owed
+ *     finish -> torch's threads do both (_write_pool_work.c); meanwhile: second names of other files, what was deferred
  *
  * Where torch computes on every core, its threads wait there for the next operation: no other thread
  * would be let in, so they do it themselves. A tensor may change as soon as finish has returned.
@@ -10,12 +10,12 @@
  * while they are measured takes a fraction of the time of writing them, and the tensor may change then.
  *
  * What goes wrong in the middle is raised at the end, when all the rest is done; until then handlers of
- * signals wait. Whoever uses a team holds its lock.
+ * signals wait. Whoever uses a pool holds its lock.
  */
 
-#include "_team.h"
+#include "_write_pool.h"
 
-#if defined(HAS_TEAMWORK)
+#if defined(HAS_WRITE_POOL)
 
 #include <errno.h>
 #include <structmember.h>
@@ -57,8 +57,8 @@ typedef struct {
     Py_ssize_t size;
 } Asked;
 
-/* What a team uses, by the names that teamwork.py gives it. */
-#define TEAM_PARTS(X)                                                                                \
+/* What a pool uses, by the names that host_write_pool.py gives it. */
+#define POOL_PARTS(X)                                                                                \
     X(lock) X(region) X(ask_elsewhere) X(ask_alone) X(plan) X(measured_class) X(numbers_of)          \
     X(view_place) X(forget) X(borrow) X(fail) X(hold) X(measuring)
 
@@ -69,16 +69,16 @@ typedef struct {
     Py_ssize_t size;
 } Elements;
 
-struct Team {
+struct HostWritePool {
     PyObject_HEAD
-    TEAM_PARTS(FIELD)
+    POOL_PARTS(FIELD)
     const MeasuringApi *api;
     Line jobs, waiting, asked;
     /* What is being done. */
     Line jobs_now, asked_now;
     /* Of files that are there, (second name, file): there is time for it while the next one is written. */
     PyObject *links;
-    PyObject *owed;
+    PyObject *deferred;
     Py_ssize_t waited;
     char is_running;
 };
@@ -158,7 +158,7 @@ static void free_job(Job *job, Trouble *trouble)
     PyMem_Free(job);
 }
 
-static void free_asked(Team *self, Asked *asked)
+static void free_asked(HostWritePool *self, Asked *asked)
 {
     self->api->end(asked->array);
     Py_XDECREF(asked->measured);
@@ -170,7 +170,7 @@ static void free_asked(Team *self, Asked *asked)
 }
 
 /* Have a file write itself, or tell what is wrong. */
-static void write_alone(Team *self, Job *job, Trouble *trouble)
+static void write_alone(HostWritePool *self, Job *job, Trouble *trouble)
 {
     PyObject *view = PyObject_CallFunction(self->view_place, "Nn", PyLong_FromVoidPtr(job->address), job->size);
     PyObject *done = view ? PyObject_CallMethodObjArgs(job->file, text_write, view, NULL) : NULL;
@@ -180,7 +180,7 @@ static void write_alone(Team *self, Job *job, Trouble *trouble)
     Py_XDECREF(done);
 }
 
-static int add_link(Team *self, PyObject *file, PyObject *source)
+static int add_link(HostWritePool *self, PyObject *file, PyObject *source)
 {
     PyObject *both = PyTuple_Pack(2, file, source);
     int failed = !both || PyList_Append(self->links, both);
@@ -210,7 +210,7 @@ static void take_out(Line *line, void *item)
             line->items[i] = NULL;
 }
 
-static void end_job(Team *self, Job *job, int is_written, Trouble *trouble)
+static void end_job(HostWritePool *self, Job *job, int is_written, Trouble *trouble)
 {
     int is_done = is_so(job->file, text_is_done);
     if (!is_done && is_written && end_file(job->file))
@@ -230,7 +230,7 @@ static void end_job(Team *self, Job *job, int is_written, Trouble *trouble)
 }
 
 /* Put a job into a line; should that fail, it is done here. */
-static void put_job(Team *self, Line *line, Job *job, Trouble *trouble)
+static void put_job(HostWritePool *self, Line *line, Job *job, Trouble *trouble)
 {
     if (put(line, job)) {
         note(trouble);
@@ -238,7 +238,7 @@ static void put_job(Team *self, Line *line, Job *job, Trouble *trouble)
     }
 }
 
-static void measure_alone(Team *self, Asked *asked, Trouble *trouble)
+static void measure_alone(HostWritePool *self, Asked *asked, Trouble *trouble)
 {
     if (give(asked->measured, text_numbers, PyObject_CallFunctionObjArgs(self->ask_alone, asked->tensor, NULL))) {
         note(trouble);
@@ -248,7 +248,7 @@ static void measure_alone(Team *self, Asked *asked, Trouble *trouble)
     }
 }
 
-static void tell_numbers(Team *self, Asked *asked, Trouble *trouble)
+static void tell_numbers(HostWritePool *self, Asked *asked, Trouble *trouble)
 {
     PyObject *found = self->api->tell(asked->array);
     PyObject *numbers =
@@ -264,14 +264,14 @@ static void tell_numbers(Team *self, Asked *asked, Trouble *trouble)
 
 /* What one round does, for what is done meanwhile. */
 typedef struct {
-    Team *team;
+    HostWritePool *pool;
     PyObject *links;
     Naming *namings;
     Trouble *trouble;
 } Round;
 
 /* Tell of a chore that failed; an interrupt is no failure. */
-static void tell_failure(Team *self, Trouble *trouble)
+static void tell_failure(HostWritePool *self, Trouble *trouble)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
         note(trouble);
@@ -292,28 +292,28 @@ static void tell_failure(Team *self, Trouble *trouble)
 static void do_meanwhile(void *data)
 {
     Round *round = data;
-    Team *self = round->team;
+    HostWritePool *self = round->pool;
     for (Py_ssize_t i = 0; round->links && i < PyList_Size(round->links); i++) {
         PyObject *link = PyList_GetItem(round->links, i), *file = PyTuple_GetItem(link, 0);
         /* No hard links here, or the file that was there is gone. */
         if (round->namings[i].error ? follow(file, PyTuple_GetItem(link, 1)) : end_file(file))
             note(round->trouble);
     }
-    if (!PyList_Size(self->owed))
+    if (!PyList_Size(self->deferred))
         return;
-    PyObject *none = PyList_New(0), *owed = self->owed;
+    PyObject *none = PyList_New(0), *deferred = self->deferred;
     if (!none) {
         note(round->trouble);
         return;
     }
-    self->owed = none;
-    for (Py_ssize_t i = 0; i < PyList_Size(owed); i++) {
-        PyObject *done = PyObject_CallObject(PyList_GetItem(owed, i), NULL);
+    self->deferred = none;
+    for (Py_ssize_t i = 0; i < PyList_Size(deferred); i++) {
+        PyObject *done = PyObject_CallObject(PyList_GetItem(deferred, i), NULL);
         if (!done)
             tell_failure(self, round->trouble);
         Py_XDECREF(done);
     }
-    Py_DECREF(owed);
+    Py_DECREF(deferred);
 }
 
 /* Return the path of a file as bytes; NULL on failure. */
@@ -372,7 +372,7 @@ static void prepare_copy(Job *job, Line *asked, Work *work)
     work->copies[work->copy_count++] = (Copy){job->copy, job->address, (size_t)job->size};
 }
 
-static void prepare(Team *self, Work *work, Line *now, Line *copied, Line *asked, PyObject *links, Trouble *trouble)
+static void prepare(HostWritePool *self, Work *work, Line *now, Line *copied, Line *asked, PyObject *links, Trouble *trouble)
 {
     work->measuring = self->api;
     for (; work->writing_count < now->count; work->writing_count++)
@@ -413,7 +413,7 @@ static void free_room(Work *work)
 }
 
 /* Let a job whose data were copied wait. */
-static void let_wait(Team *self, Job *job, Trouble *trouble)
+static void let_wait(HostWritePool *self, Job *job, Trouble *trouble)
 {
     if (job->copy) {
         job->address = job->copy;
@@ -431,7 +431,7 @@ static void let_wait(Team *self, Job *job, Trouble *trouble)
 }
 
 /* Return what makes torch's threads run a function; NULL where this thread shall do it. */
-static Region region_of(Team *self, Trouble *trouble)
+static Region region_of(HostWritePool *self, Trouble *trouble)
 {
     PyObject *answer = self->is_running ? NULL : PyObject_CallObject(self->region, NULL);
     void *region = answer ? PyLong_AsVoidPtr(answer) : NULL;
@@ -440,7 +440,7 @@ static Region region_of(Team *self, Trouble *trouble)
     return (Region)region;
 }
 
-static PyObject *begin_hold(Team *self, Trouble *trouble)
+static PyObject *begin_hold(HostWritePool *self, Trouble *trouble)
 {
     PyObject *guard = PyObject_CallObject(self->hold, NULL);
     PyObject *entered = guard ? call_method(guard, text___enter__) : NULL;
@@ -474,7 +474,7 @@ static void sort_by_size(Line *jobs)
 }
 
 /* Write some files, copy the data of others, and measure what is to be measured; both lines are used up. */
-static void work_on(Team *self, Line *now, Line *copied, Region region, Trouble *trouble)
+static void work_on(HostWritePool *self, Line *now, Line *copied, Region region, Trouble *trouble)
 {
     Work work = {.meanwhile = do_meanwhile};
     Line asked = take_all(&self->asked), *all[] = {now, copied};
@@ -536,10 +536,10 @@ static void work_on(Team *self, Line *now, Line *copied, Region region, Trouble 
     PyMem_Free(copied->items);
 }
 
-static int is_overdue(Team *self) { return self->waited >= LONGEST_WAIT || self->waiting.count >= MOST_WAITING; }
+static int is_overdue(HostWritePool *self) { return self->waited >= LONGEST_WAIT || self->waiting.count >= MOST_WAITING; }
 
 /* Whether two threads have about as much to do with what waits and these. */
-static int is_balanced(Team *self, Line *jobs)
+static int is_balanced(HostWritePool *self, Line *jobs)
 {
     Line *all[] = {&self->waiting, jobs};
     Py_ssize_t total = 0, largest = 0;
@@ -553,7 +553,7 @@ static int is_balanced(Team *self, Line *jobs)
 }
 
 /* Whether a job may wait, in memory of our own. */
-static int can_wait(Team *self, Job *job, Trouble *trouble)
+static int can_wait(HostWritePool *self, Job *job, Trouble *trouble)
 {
     if (job->release || job->size < SMALL)
         return job->release != NULL;
@@ -567,7 +567,7 @@ static int can_wait(Team *self, Job *job, Trouble *trouble)
     return job->copy != NULL;
 }
 
-static void take_jobs(Team *self, Trouble *trouble)
+static void take_jobs(HostWritePool *self, Trouble *trouble)
 {
     PyObject *guard = begin_hold(self, trouble);
     Region region = region_of(self, trouble);
@@ -586,7 +586,7 @@ static void take_jobs(Team *self, Trouble *trouble)
     end_hold(guard, trouble);
 }
 
-static int has_work(Team *self)
+static int has_work(HostWritePool *self)
 {
     if (self->jobs.count || self->asked.count)
         return 1;
@@ -596,7 +596,7 @@ static int has_work(Team *self)
     return is_overdue(self);
 }
 
-int team_finish(Team *self)
+int pool_finish(HostWritePool *self)
 {
     Trouble trouble = {0};
     while (has_work(self))
@@ -605,7 +605,7 @@ int team_finish(Team *self)
 }
 
 /* Write all that waits. */
-static void empty_line(Team *self, Trouble *trouble)
+static void empty_line(HostWritePool *self, Trouble *trouble)
 {
     while (self->waiting.count || self->jobs.count || self->asked.count) {
         PyObject *guard = begin_hold(self, trouble);
@@ -619,7 +619,7 @@ static void empty_line(Team *self, Trouble *trouble)
     }
 }
 
-static void settle_all(Team *self, Trouble *trouble)
+static void drain_all(HostWritePool *self, Trouble *trouble)
 {
     /* Whoever asks from inside cannot wait for what is on its way. */
     for (Py_ssize_t i = 0; i < self->jobs_now.count; i++) {
@@ -630,7 +630,7 @@ static void settle_all(Team *self, Trouble *trouble)
     for (Py_ssize_t i = 0; i < self->asked_now.count; i++)
         measure_alone(self, self->asked_now.items[i], trouble);
     empty_line(self, trouble);
-    while (PyList_Size(self->links) || PyList_Size(self->owed)) {
+    while (PyList_Size(self->links) || PyList_Size(self->deferred)) {
         PyObject *guard = begin_hold(self, trouble);
         Line none[2] = {{0}, {0}};
         work_on(self, &none[0], &none[1], region_of(self, trouble), trouble);
@@ -638,7 +638,7 @@ static void settle_all(Team *self, Trouble *trouble)
     }
 }
 
-static int team_write(Team *self, PyObject *file, void *address, Py_ssize_t size, PyObject *tensor, PyObject *release)
+static int pool_write(HostWritePool *self, PyObject *file, void *address, Py_ssize_t size, PyObject *tensor, PyObject *release)
 {
     Job *job = PyMem_Calloc(1, sizeof *job);
     if (!job || put(&self->jobs, job)) {
@@ -656,10 +656,10 @@ static int team_write(Team *self, PyObject *file, void *address, Py_ssize_t size
     job->release = Py_XNewRef(release);
     job->address = address;
     job->size = size;
-    return self->jobs.count >= MOST_FILES ? team_finish(self) : 0;
+    return self->jobs.count >= MOST_FILES ? pool_finish(self) : 0;
 }
 
-static Job *find_job(Team *self, PyObject *file)
+static Job *find_job(HostWritePool *self, PyObject *file)
 {
     Line *all[] = {&self->waiting, &self->jobs, &self->jobs_now};
     for (int i = 0; i < 3; i++)
@@ -669,7 +669,7 @@ static Job *find_job(Team *self, PyObject *file)
     return NULL;
 }
 
-static int team_link(Team *self, PyObject *file, PyObject *source)
+static int pool_link(HostWritePool *self, PyObject *file, PyObject *source)
 {
     int is_done = is_so(source, text_is_done);
     if (is_done)
@@ -684,7 +684,7 @@ static int team_link(Team *self, PyObject *file, PyObject *source)
     return PyList_Append(job->links, file) ? -1 : 1;
 }
 
-static PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements)
+static PyObject *pool_ask(HostWritePool *self, PyObject *tensor, const Elements *elements)
 {
     PyObject *address = PyLong_FromVoidPtr(elements->address);
     Asked *asked = address ? PyMem_Calloc(1, sizeof *asked) : NULL;
@@ -714,7 +714,7 @@ static PyObject *team_ask(Team *self, PyObject *tensor, const Elements *elements
 
 static PyObject *write_file(PyObject *object, PyObject *args)
 {
-    Team *self = (Team *)object;
+    HostWritePool *self = (HostWritePool *)object;
     PyObject *file, *address, *tensor, *release = Py_None;
     Py_ssize_t size;
     if (!PyArg_ParseTuple(args, "OOnO|O", &file, &address, &size, &tensor, &release))
@@ -724,7 +724,7 @@ static PyObject *write_file(PyObject *object, PyObject *args)
         return NULL;
     if (size < 0 || (size > 0 && !content))
         return PyErr_Format(PyExc_ValueError, "got %zd bytes at address %p", size, content);
-    if (team_write(self, file, content, size, tensor, release == Py_None ? NULL : release))
+    if (pool_write(self, file, content, size, tensor, release == Py_None ? NULL : release))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -734,13 +734,13 @@ static PyObject *link_file(PyObject *object, PyObject *args)
     PyObject *file, *source;
     if (!PyArg_ParseTuple(args, "OO", &file, &source))
         return NULL;
-    int is_linked = team_link((Team *)object, file, source);
+    int is_linked = pool_link((HostWritePool *)object, file, source);
     return is_linked < 0 ? NULL : PyBool_FromLong(is_linked);
 }
 
 static PyObject *ask_tensor(PyObject *object, PyObject *tensor)
 {
-    Team *self = (Team *)object;
+    HostWritePool *self = (HostWritePool *)object;
     /* Its data may just have been put in order, to be written. */
     Job *last = self->jobs.count ? self->jobs.items[self->jobs.count - 1] : NULL;
     int is_ordered = last && last->tensor == tensor;
@@ -761,16 +761,16 @@ static PyObject *ask_tensor(PyObject *object, PyObject *tensor)
         /* Where its data are copied, that is done while they are measured. */
         if (is_ordered && elements.address == last->address)
             elements.size = last->size;
-        measured = PyErr_Occurred() ? NULL : team_ask(self, tensor, &elements);
+        measured = PyErr_Occurred() ? NULL : pool_ask(self, tensor, &elements);
     }
     Py_XDECREF(ordered);
     Py_XDECREF(plan);
     return measured;
 }
 
-static PyObject *owe(PyObject *object, PyObject *chore)
+static PyObject *defer(PyObject *object, PyObject *chore)
 {
-    if (PyList_Append(((Team *)object)->owed, chore))
+    if (PyList_Append(((HostWritePool *)object)->deferred, chore))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -778,14 +778,14 @@ static PyObject *owe(PyObject *object, PyObject *chore)
 static PyObject *finish(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    if (team_finish((Team *)object))
+    if (pool_finish((HostWritePool *)object))
         return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *with_lock(PyObject *object, void (*act)(Team *, Trouble *))
+static PyObject *with_lock(PyObject *object, void (*act)(HostWritePool *, Trouble *))
 {
-    Team *self = (Team *)object;
+    HostWritePool *self = (HostWritePool *)object;
     Trouble trouble = {0};
     if (lock(self->lock))
         return NULL;
@@ -802,16 +802,16 @@ static PyObject *empty(PyObject *object, PyObject *unused)
     return with_lock(object, empty_line);
 }
 
-static PyObject *settle(PyObject *object, PyObject *unused)
+static PyObject *drain(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    return with_lock(object, settle_all);
+    return with_lock(object, drain_all);
 }
 
 static PyObject *enter(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    if (lock(((Team *)object)->lock))
+    if (lock(((HostWritePool *)object)->lock))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -820,15 +820,15 @@ static PyObject *leave(PyObject *object, PyObject *unused)
 {
     (void)unused;
     /* Also inside another block: a call that is made there may change what it was given. */
-    team_finish((Team *)object);
-    if (unlock(((Team *)object)->lock))
+    pool_finish((HostWritePool *)object);
+    if (unlock(((HostWritePool *)object)->lock))
         return NULL;
     Py_RETURN_NONE;
 }
 
-static int clear_team(PyObject *object)
+static int clear_pool(PyObject *object)
 {
-    Team *self = (Team *)object;
+    HostWritePool *self = (HostWritePool *)object;
     Trouble before = {0}, trouble = {0};
     note(&before);
     Line jobs[] = {take_all(&self->jobs), take_all(&self->waiting)}, asked = take_all(&self->asked);
@@ -842,36 +842,36 @@ static int clear_team(PyObject *object)
     PyMem_Free(asked.items);
     PyMem_Free(take_all(&self->jobs_now).items);
     PyMem_Free(take_all(&self->asked_now).items);
-    TEAM_PARTS(CLEAR)
+    POOL_PARTS(CLEAR)
     Py_CLEAR(self->links);
-    Py_CLEAR(self->owed);
+    Py_CLEAR(self->deferred);
     if (raise_noted(&trouble))
         PyErr_WriteUnraisable(NULL);
     raise_noted(&before);
     return 0;
 }
 
-static int visit_team(PyObject *object, visitproc visit, void *arg)
+static int visit_pool(PyObject *object, visitproc visit, void *arg)
 {
-    Team *self = (Team *)object;
-    TEAM_PARTS(VISIT)
+    HostWritePool *self = (HostWritePool *)object;
+    POOL_PARTS(VISIT)
     Py_VISIT(self->links);
-    Py_VISIT(self->owed);
+    Py_VISIT(self->deferred);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
 
-static PyObject *make_team(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *make_write_pool(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *parts;
     if ((kwargs && PyDict_Size(kwargs)) || !PyArg_ParseTuple(args, "O!", &PyDict_Type, &parts))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Team *self = (Team *)allocate(type, 0);
+    HostWritePool *self = (HostWritePool *)allocate(type, 0);
     if (!self)
         return NULL;
 #define TAKE(part) || take_part(parts, #part, &self->part)
-    if (!(self->links = PyList_New(0)) || !(self->owed = PyList_New(0)) TEAM_PARTS(TAKE) ||
+    if (!(self->links = PyList_New(0)) || !(self->deferred = PyList_New(0)) POOL_PARTS(TAKE) ||
         !(self->api = PyCapsule_GetPointer(self->measuring, MEASURING_NAME))) {
         Py_DECREF(self);
         return NULL;
@@ -879,48 +879,48 @@ static PyObject *make_team(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static PyMethodDef team_methods[] = {
+static PyMethodDef pool_methods[] = {
     {"write", write_file, METH_VARARGS,
      "write(file, address, size, tensor, release=None): have a promised file written with what lies at an\n"
      "address, the elements of a tensor in C order; `release` is called when they are no longer needed."},
     {"link", link_file, METH_VARARGS,
      "link(file, source): have a file become another one's second name, if that is done or is done here."},
     {"ask", ask_tensor, METH_O, "Have a tensor measured; its numbers are there when the block ends."},
-    {"owe", owe, METH_O, "Have something done while a file is written, at the latest by `settle`."},
+    {"defer", defer, METH_O, "Have something done while a file is written, at the latest by `drain`."},
     {"finish", finish, METH_NOARGS, "Measure everything now, and write or copy it, inside the block."},
     {"empty", empty, METH_NOARGS, "Write all that waits: somebody needs the memory."},
-    {"settle", settle, METH_NOARGS, "Write all files, give them their second names, and do what is owed."},
+    {"drain", drain, METH_NOARGS, "Write all files, give them their second names, and do what was deferred."},
     {"__enter__", enter, METH_NOARGS, "Begin to describe values."},
     {"__exit__", leave, METH_VARARGS, "Finish, and end."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef team_members[] = {
-    {"is_running", T_BOOL, offsetof(Team, is_running), READONLY, "Whether files are being written."},
+static PyMemberDef pool_members[] = {
+    {"is_running", T_BOOL, offsetof(HostWritePool, is_running), READONLY, "Whether files are being written."},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyType_Slot team_slots[] = {
-    {Py_tp_new, make_team},         {Py_tp_dealloc, free_with_parts}, {Py_tp_traverse, visit_team},
-    {Py_tp_clear, clear_team},      {Py_tp_members, team_members},    {Py_tp_methods, team_methods},
+static PyType_Slot pool_slots[] = {
+    {Py_tp_new, make_write_pool},         {Py_tp_dealloc, free_with_parts}, {Py_tp_traverse, visit_pool},
+    {Py_tp_clear, clear_pool},      {Py_tp_members, pool_members},    {Py_tp_methods, pool_methods},
     {Py_tp_doc, "What is to be measured and written by the end of a `with` block."}, {0, NULL},
 };
 
-static PyType_Spec team_spec = {
-    "tensorprobe.capture._calls.Team", sizeof(Team), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, team_slots,
+static PyType_Spec pool_spec = {
+    "tensorprobe.capture._calls.HostWritePool", sizeof(HostWritePool), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, pool_slots,
 };
 
-int begin_team(PyObject *module)
+int begin_pool(PyObject *module)
 {
-    PyObject *team_class = PyType_FromSpec(&team_spec);
-    int failed = !team_class || PyModule_AddObjectRef(module, "Team", team_class);
-    Py_XDECREF(team_class);
+    PyObject *pool_class = PyType_FromSpec(&pool_spec);
+    int failed = !pool_class || PyModule_AddObjectRef(module, "HostWritePool", pool_class);
+    Py_XDECREF(pool_class);
     return failed ? -1 : 0;
 }
 
 #else
 
-int begin_team(PyObject *module)
+int begin_pool(PyObject *module)
 {
     (void)module;
     return 0;

@@ -1,7 +1,7 @@
-"""The team that measures the host's tensors of a record and writes their data (_team.c).
+"""The pool that measures the host's tensors of a record and writes their data (_write_pool.c).
 
     values of a record ─► files to write, tensors to measure ─► the end of the block
-    its end ─► torch's threads do both; meanwhile: second names of other files, and what is owed
+    its end ─► torch's threads do both; meanwhile: second names, and what was deferred
 
 Where torch computes on every core, its threads wait there for the next operation: no other thread
 would be let in, so they do it themselves. A tensor may change as soon as the block has ended.
@@ -36,7 +36,7 @@ from tensorprobe.summary.statistics import (
 from tensorprobe.system.extensions import load_compiled
 from tensorprobe.system.interrupts import uninterrupted
 
-__all__ = ["Borrow", "Team", "has_team", "make_team"]
+__all__ = ["Borrow", "HostWritePool", "has_torch_threads", "make_write_pool"]
 
 Borrow = Callable[[int], "tuple[int, Callable[[], None]] | None"]
 """Gives memory of a size: its address, and what gives it back; None where there is no room."""
@@ -44,7 +44,7 @@ Borrow = Callable[[int], "tuple[int, Callable[[], None]] | None"]
 _born = this_process()
 
 
-class Team(Protocol):
+class HostWritePool(Protocol):
     """What is to be measured and written by the end of a `with` block."""
 
     @property
@@ -85,8 +85,8 @@ class Team(Protocol):
     def ask(self, tensor: torch.Tensor, /) -> Measured:
         """Have a tensor measured; its numbers are there when the block ends."""
 
-    def owe(self, chore: Callable[[], None], /) -> None:
-        """Have something done while a file is written, at the latest by `settle`."""
+    def defer(self, chore: Callable[[], None], /) -> None:
+        """Have something done while a file is written, at the latest by `drain`."""
 
     def finish(self) -> None:
         """Measure everything now, and write or copy it, inside the block."""
@@ -94,30 +94,32 @@ class Team(Protocol):
     def empty(self) -> None:
         """Write all that waits: somebody needs the memory."""
 
-    def settle(self) -> None:
-        """Write all files, give them their second names, and do what is owed."""
+    def drain(self) -> None:
+        """Write all files, give them their second names, and do what was deferred."""
 
 
-def make_team(
+def make_write_pool(
     lock: threading.RLock,
     statistics: StatisticsQueue,
     forget: Callable[[], None],
     borrow: Borrow,
     fail: Callable[[str, Exception], None],
     region: Callable[[], int] | None = None,
-) -> Team | None:
-    """Return a team; None where there is nothing to make it of.
+) -> HostWritePool | None:
+    """Return a pool; None where there is nothing to make it of.
 
     Args:
         lock: held in the block, which may be entered again.
         statistics: measures what the kernel does not.
         forget: told when the numbers that were promised will not come.
         borrow: gives memory for copies.
-        fail: told in words what could not be done of what is owed, and the error.
+        fail: told in words what could not be done of what was deferred, and the error.
         region: says what makes torch's threads run a function, 0 where the caller shall do it; by
             default that is found out.
     """
-    compiled = load_compiled("tensorprobe.capture._calls", "Team", part="capture._team")
+    compiled = load_compiled(
+        "tensorprobe.capture._calls", "HostWritePool", part="capture._write_pool"
+    )
     kernel = host_kernel()
     if compiled is None or not hasattr(kernel, "measuring"):
         return None
@@ -126,7 +128,7 @@ def make_team(
         with without_dispatch_modes(), without_transforms():
             return statistics.ask(tensor).numbers
 
-    team: Team = compiled.Team(
+    pool: HostWritePool = compiled.HostWritePool(
         {
             "lock": lock,
             "region": region or _region_of_process(),
@@ -143,7 +145,7 @@ def make_team(
             "measuring": kernel.measuring,
         }
     )
-    return team
+    return pool
 
 
 def _region_of_process() -> Callable[[], int]:
@@ -155,13 +157,13 @@ def _region_of_process() -> Callable[[], int]:
     def region() -> int:
         nonlocal is_there
         if is_there is None:
-            is_there = has_team()
+            is_there = has_torch_threads()
         return find_region() if is_there and in_process(process) else 0
 
     return region
 
 
-def has_team() -> bool:
+def has_torch_threads() -> bool:
     """Whether torch's threads are there, and of this process: a fork takes none of them along.
 
     Whoever has them run something in such a child waits for ever.

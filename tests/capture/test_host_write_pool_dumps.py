@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 from kept_runs import calls_of, every_core, records_of
-from team_files import has_compiled_team
+from pool_files import has_compiled_pool
 from torch import nn
 
-from tensorprobe.capture import PrecisionDebugger, teamwork
+from tensorprobe.capture import PrecisionDebugger, host_write_pool
 from tensorprobe.system.cores import count_cores
 
 __all__ = ["every_core"]
 
-pytestmark = pytest.mark.skipif(not has_compiled_team(), reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(not has_compiled_pool(), reason="nothing is compiled here")
 
 
 class Model(nn.Module):
@@ -59,7 +59,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
 
 
 def capture_in_a_process(folder: Path, cores: str, *, is_compiled: bool) -> bool:
-    """Capture with the cores that a process may use; returns whether it had a team."""
+    """Capture with the cores that a process may use; returns whether it had a pool."""
     run = subprocess.run(
         [sys.executable, __file__, str(folder), cores],
         env={
@@ -70,15 +70,15 @@ def capture_in_a_process(folder: Path, cores: str, *, is_compiled: bool) -> bool
         text=True,
         check=True,
     )
-    return run.stdout.splitlines()[-1] == "has a team: True"
+    return run.stdout.splitlines()[-1] == "has a pool: True"
 
 
 @pytest.mark.parametrize("cores", ["all", "one"])
 def test_a_dump_is_the_same_with_the_team_and_without(tmp_path: Path, cores: str) -> None:
-    has_team = capture_in_a_process(tmp_path / "compiled", cores, is_compiled=True)
+    has_torch_threads = capture_in_a_process(tmp_path / "compiled", cores, is_compiled=True)
     capture_in_a_process(tmp_path / "python", cores, is_compiled=False)
-    if cores == "all" and count_cores() > 1 and teamwork.find_region():
-        assert has_team
+    if cores == "all" and count_cores() > 1 and host_write_pool.find_region():
+        assert has_torch_threads
     contents = contents_of(tmp_path / "python")
     assert len(contents) > 60
     assert contents_of(tmp_path / "compiled") == contents
@@ -262,7 +262,7 @@ def test_the_data_are_those_of_the_moment(tmp_path: Path) -> None:
 
 
 def test_a_file_that_comes_alone_is_written_with_the_next(tmp_path: Path) -> None:
-    if not teamwork.find_region() or count_cores() == 1:
+    if not host_write_pool.find_region() or count_cores() == 1:
         pytest.skip("one thread writes one file after the other")
     torch.ones(1 << 22).add(1)
     files = tmp_path / "step0" / "rank" / "dump_tensor_data"
@@ -301,4 +301,6 @@ if __name__ == "__main__":
         torch.set_num_threads(1)
     torch.ones(1 << 22).add(1)
     capture(Path(sys.argv[1]))
-    sys.stdout.write(f"has a team: {teamwork.has_team() and torch.get_num_threads() > 1}\n")
+    sys.stdout.write(
+        f"has a pool: {host_write_pool.has_torch_threads() and torch.get_num_threads() > 1}\n"
+    )

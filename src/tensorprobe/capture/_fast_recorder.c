@@ -1,12 +1,12 @@
-/* A gate: the parts that the calls of one step are recorded with, and what Python asks of it.
+/* A fast recorder: the parts that the calls of one step are recorded with, and what Python asks of it.
  *
- *     Gate(parts)                            records the calls of one step
- *     gate.watch(mode, slow, functions, …)   is from now on what torch asks in place of a mode
- *     gate(function, types, args, kwargs)    runs a function and records it (_calls.c)
- *     gate.watch_modules(parts)              -> what torch calls before and after each module (_modules.c)
- *     gate.on_root(hook, into, out_of)       takes the gradients of a call's root; False: it takes Python
- *     gate.on_node(hook, into, out_of)       the same for a node behind it (_gradients.c)
- *     gate.draft_all(values, name)           describes values (_values.c); and draft_named(values, name)
+ *     FastRecorder(parts)                            records the calls of one step
+ *     fast_recorder.watch(mode, slow, functions, …)   is from now on what torch asks in place of a mode
+ *     fast_recorder(function, types, args, kwargs)    runs a function and records it (_calls.c)
+ *     fast_recorder.watch_modules(parts)              -> what torch calls before and after each module (_modules.c)
+ *     fast_recorder.on_root(hook, into, out_of)       takes the gradients of a call's root; False: it takes Python
+ *     fast_recorder.on_node(hook, into, out_of)       the same for a node behind it (_gradients.c)
+ *     fast_recorder.draft_all(values, name)           describes values (_values.c); and draft_named(values, name)
  *
  * FunctionWatcher.__torch_function__, Session.watch_call, ModuleWatcher, Recorder and GradientWatcher have
  * the same meaning, say it in Python, and say why; whatever is not usual is left to them before anything
@@ -70,7 +70,7 @@ long long increase(PyObject *object, PyObject *attribute)
 }
 
 /* Whether no mode or transform would see what a tensor is read with; -1 on failure. */
-int is_alone(Gate *self)
+int is_alone(FastRecorder *self)
 {
     int modes = is_true(PyObject_CallObject(self->count_dispatch_modes, NULL));
     if (modes)
@@ -79,7 +79,7 @@ int is_alone(Gate *self)
     return transforms < 0 ? -1 : !transforms;
 }
 
-int passes_over(Gate *self, int is_sealed)
+int passes_over(FastRecorder *self, int is_sealed)
 {
     return is_sealed && self->keep == Py_None;
 }
@@ -102,18 +102,18 @@ int unlock(PyObject *lock)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int lock_records(Gate *self)
+int lock_records(FastRecorder *self)
 {
     return lock(self->lock);
 }
 
 /* Measure and write what is kept of values. What was raised before stays raised, but not in place of an
  * interrupt: that waits until files are written. */
-static void finish_values(Gate *self)
+static void finish_values(FastRecorder *self)
 {
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    int failed = team_finish((Team *)self->team);
+    int failed = pool_finish((HostWritePool *)self->pool);
     if (kind && (!failed || PyErr_ExceptionMatches(PyExc_Exception)))
         PyErr_Restore(kind, value, trace);
     else {
@@ -123,15 +123,15 @@ static void finish_values(Gate *self)
     }
 }
 
-int unlock_records(Gate *self)
+int unlock_records(FastRecorder *self)
 {
     self->is_alone = 0;
-    if (self->team != Py_None)
+    if (self->pool != Py_None)
         finish_values(self);
     return unlock(self->lock);
 }
 
-PyObject *begin_own(Gate *self)
+PyObject *begin_own(FastRecorder *self)
 {
     PyObject *guard = PyObject_CallObject(self->without_functions, NULL);
     PyObject *entered = guard ? call_method(guard, text___enter__) : NULL;
@@ -153,7 +153,7 @@ int end_own(PyObject *guard)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-PyObject *backward_name(Gate *self, PyObject *name)
+PyObject *backward_name(FastRecorder *self, PyObject *name)
 {
     PyObject *known = PyDict_GetItemWithError(self->backward_names, name);
     if (known || PyErr_Occurred())
@@ -166,7 +166,7 @@ PyObject *backward_name(Gate *self, PyObject *name)
 
 /* Count a failure of ours; the user's call goes on. An interrupt is no failure: -1; nor is what else a
  * signal's handler raised, which the recorder tells by its traceback and lets go on. */
-int report_failure(Gate *self, PyObject *name)
+int report_failure(FastRecorder *self, PyObject *name)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
@@ -183,11 +183,11 @@ int report_failure(Gate *self, PyObject *name)
     return told ? 0 : -1;
 }
 
-typedef PyObject *(*Describe)(Gate *, PyObject *, PyObject *, const char *);
+typedef PyObject *(*Describe)(FastRecorder *, PyObject *, PyObject *, const char *);
 
 static PyObject *draft_with_lock(PyObject *object, PyObject *values, PyObject *name, Describe describe)
 {
-    Gate *self = (Gate *)object;
+    FastRecorder *self = (FastRecorder *)object;
     if (lock_records(self))
         return NULL;
     PyObject *drafts = describe(self, values, name, NULL);
@@ -214,9 +214,9 @@ static PyObject *draft_named_of(PyObject *object, PyObject *args)
     return draft_with_lock(object, values, name, draft_named);
 }
 
-static int clear_gate(PyObject *object)
+static int clear_fast_recorder(PyObject *object)
 {
-    Gate *self = (Gate *)object;
+    FastRecorder *self = (FastRecorder *)object;
     PARTS(CLEAR)
     MODULE_PARTS(CLEAR)
     MODE_PARTS(CLEAR)
@@ -224,9 +224,9 @@ static int clear_gate(PyObject *object)
     return 0;
 }
 
-static int visit_gate(PyObject *object, visitproc visit, void *arg)
+static int visit_fast_recorder(PyObject *object, visitproc visit, void *arg)
 {
-    Gate *self = (Gate *)object;
+    FastRecorder *self = (FastRecorder *)object;
     PARTS(VISIT)
     MODULE_PARTS(VISIT)
     MODE_PARTS(VISIT)
@@ -280,7 +280,7 @@ static int take_number(PyObject *parts, const char *name, double *number)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int take_parts(Gate *self, PyObject *parts)
+static int take_parts(FastRecorder *self, PyObject *parts)
 {
     double deepest, many, batch, with_checksums;
 #define TAKE(part)                                                                                   \
@@ -297,13 +297,13 @@ static int take_parts(Gate *self, PyObject *parts)
     return 0;
 }
 
-static PyObject *make_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *make_fast_recorder(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *parts;
     if ((kwargs && PyDict_Size(kwargs)) || !PyArg_ParseTuple(args, "O!", &PyDict_Type, &parts))
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no named arguments");
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Gate *self = (Gate *)allocate(type, 0);
+    FastRecorder *self = (FastRecorder *)allocate(type, 0);
     if (!self)
         return NULL;
     self->backward_names = PyDict_New();
@@ -316,7 +316,7 @@ static PyObject *make_gate(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static PyObject *watch_mode(PyObject *object, PyObject *args)
 {
-    Gate *self = (Gate *)object;
+    FastRecorder *self = (FastRecorder *)object;
     PyObject *mode, *slow, *functions, *note, *as_written, *is_machinery;
     if (!PyArg_ParseTuple(args, "OOO!OOOp", &mode, &slow, &PyDict_Type, &functions, &note, &as_written,
                           &is_machinery, &self->is_distributed))
@@ -328,7 +328,7 @@ static PyObject *watch_mode(PyObject *object, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef gate_methods[] = {
+static PyMethodDef fast_recorder_methods[] = {
     {"watch", watch_mode, METH_VARARGS, "Be what torch asks in place of a mode."},
     {"watch_modules", watch_modules, METH_O, "Return what torch calls before and after each module."},
     {"on_root", on_root, METH_VARARGS, "Record the gradients of the root that runs; False: it takes Python."},
@@ -338,20 +338,20 @@ static PyMethodDef gate_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef gate_members[] = {
-    {"__self__", T_OBJECT, offsetof(Gate, mode), READONLY, "The mode whose method this is."},
+static PyMemberDef fast_recorder_members[] = {
+    {"__self__", T_OBJECT, offsetof(FastRecorder, mode), READONLY, "The mode whose method this is."},
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyType_Slot gate_slots[] = {
-    {Py_tp_new, make_gate},         {Py_tp_dealloc, free_with_parts}, {Py_tp_traverse, visit_gate},
-    {Py_tp_clear, clear_gate},      {Py_tp_call, answer_torch},       {Py_tp_members, gate_members},
-    {Py_tp_methods, gate_methods},
+static PyType_Slot fast_recorder_slots[] = {
+    {Py_tp_new, make_fast_recorder},         {Py_tp_dealloc, free_with_parts}, {Py_tp_traverse, visit_fast_recorder},
+    {Py_tp_clear, clear_fast_recorder},      {Py_tp_call, answer_torch},       {Py_tp_members, fast_recorder_members},
+    {Py_tp_methods, fast_recorder_methods},
     {Py_tp_doc, "What torch asks in place of a mode's own method."}, {0, NULL},
 };
 
-static PyType_Spec gate_spec = {
-    "tensorprobe.capture._calls.Gate", sizeof(Gate), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, gate_slots,
+static PyType_Spec fast_recorder_spec = {
+    "tensorprobe.capture._calls.FastRecorder", sizeof(FastRecorder), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, fast_recorder_slots,
 };
 
 static struct PyModuleDef module = {
@@ -368,11 +368,11 @@ PyMODINIT_FUNC PyInit__calls(void)
         return NULL;
     begin_frames();
     PyObject *made = PyModule_Create(&module);
-    PyObject *gate_class = made ? PyType_FromSpec(&gate_spec) : NULL;
-    if (made && (!gate_class || PyModule_AddObjectRef(made, "Gate", gate_class) ||
+    PyObject *fast_recorder_class = made ? PyType_FromSpec(&fast_recorder_spec) : NULL;
+    if (made && (!fast_recorder_class || PyModule_AddObjectRef(made, "FastRecorder", fast_recorder_class) ||
                  PyModule_AddFunctions(made, draft_methods) || PyModule_AddFunctions(made, graph_methods) ||
-                 PyModule_AddFunctions(made, frame_methods) || begin_team(made)))
+                 PyModule_AddFunctions(made, frame_methods) || begin_pool(made)))
         Py_CLEAR(made);
-    Py_XDECREF(gate_class);
+    Py_XDECREF(fast_recorder_class);
     return made;
 }

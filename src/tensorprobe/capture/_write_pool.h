@@ -1,7 +1,7 @@
-/* What torch's threads do at the same time for a team (_team.c), by _teamwork.c. */
+/* What torch's threads do at the same time for a pool (_write_pool.c), by _write_pool_work.c. */
 
-#ifndef TENSORPROBE_TEAM_H
-#define TENSORPROBE_TEAM_H
+#ifndef TENSORPROBE_WRITE_POOL_H
+#define TENSORPROBE_WRITE_POOL_H
 
 #include "_calls.h"
 
@@ -9,7 +9,7 @@
 
 /* Files are written with what POSIX has. */
 #if defined(__unix__) || defined(__APPLE__)
-#define HAS_TEAMWORK
+#define HAS_WRITE_POOL
 
 #include <sys/uio.h>
 

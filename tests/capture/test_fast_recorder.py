@@ -125,4 +125,4 @@ def test_usual_calls_are_for_compiled_code_unless_some_are_left_out(
     with begin(tmp_path / "dump", task, "mix", is_compiled=is_compiled) as debugger:
         # Otherwise the tests above would compare Python with itself.
         assert debugger._session is not None
-        assert (debugger._session.recorder.gate is not None) == is_compiled
+        assert (debugger._session.recorder.fast_recorder is not None) == is_compiled

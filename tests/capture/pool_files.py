@@ -1,4 +1,4 @@
-"""A team with files that it can write, for the tests of it."""
+"""A pool with files that it can write, for the tests of it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import torch
 
-from tensorprobe.capture.teamwork import Borrow, find_region, make_team
+from tensorprobe.capture.host_write_pool import Borrow, find_region, make_write_pool
 from tensorprobe.capture.transport import TensorTransport
 from tensorprobe.store.pending_file import PendingFile
 from tensorprobe.summary.statistics import StatisticsQueue
 
-__all__ = ["MEGABYTE", "TeamFiles", "has_compiled_team"]
+__all__ = ["MEGABYTE", "PoolFiles", "has_compiled_pool"]
 
 MEGABYTE = 1 << 20
 
 
-class TeamFiles:
-    """A team of its own, whose files go to a folder.
+class PoolFiles:
+    """A pool of its own, whose files go to a folder.
 
     Args:
         folder: where they go.
@@ -35,7 +35,7 @@ class TeamFiles:
         self.transport = TensorTransport(64 * MEGABYTE)
         self.statistics = StatisticsQueue()
         address = find_region() if region is None else region
-        team = make_team(
+        pool = make_write_pool(
             threading.RLock(),
             self.statistics,
             lambda: None,
@@ -43,8 +43,8 @@ class TeamFiles:
             self.fail,
             lambda: address,
         )
-        assert team is not None
-        self.team = team
+        assert pool is not None
+        self.pool = pool
 
     def fail(self, what: str, err: Exception | None) -> None:
         self.failures.append(f"{what}: {err}")
@@ -60,16 +60,18 @@ class TeamFiles:
     ) -> PendingFile:
         """Have a file written at the end of the record."""
         file = self.promise(name)
-        self.team.write(file, tensor.data_ptr(), tensor.nbytes, tensor, release)
+        self.pool.write(file, tensor.data_ptr(), tensor.nbytes, tensor, release)
         return file
 
     def write(self, name: str, size: int) -> PendingFile:
         """Have a file of this size written as all that a record has."""
-        with self.team:
+        with self.pool:
             return self.begin(name, torch.full((size,), len(name), dtype=torch.uint8))
 
 
-def has_compiled_team() -> bool:
-    """Whether there is a team at all."""
+def has_compiled_pool() -> bool:
+    """Whether there is a pool at all."""
     lock, queue = threading.RLock(), StatisticsQueue()
-    return make_team(lock, queue, lambda: None, lambda size: None, lambda *_: None) is not None
+    return (
+        make_write_pool(lock, queue, lambda: None, lambda size: None, lambda *_: None) is not None
+    )

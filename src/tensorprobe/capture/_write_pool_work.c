@@ -13,9 +13,9 @@
 /* For fallocate. */
 #define _GNU_SOURCE 1
 
-#include "_team.h"
+#include "_write_pool.h"
 
-#if defined(HAS_TEAMWORK)
+#if defined(HAS_WRITE_POOL)
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +27,8 @@
 #include <sys/vfs.h>
 #endif
 
-/* Below so many bytes the team takes longer to come together than to do the work. */
-#define WORTH_A_TEAM (1 << 16)
+/* Below so many bytes the pool takes longer to come together than to do the work. */
+#define WORTH_SHARING (1 << 16)
 
 /* What statfs says of a file on it; as ext2 and ext3, which refuse what is asked of ext4. */
 #define EXT4 0xEF53
@@ -107,7 +107,7 @@ static void take_blocks(int descriptor, const Writing *writing)
     size_t size = 0;
     for (int i = 0; i < 3; i++)
         size += writing->pieces[i].iov_len;
-    if (size >= WORTH_A_TEAM && !fstatfs(descriptor, &system) && system.f_type == EXT4)
+    if (size >= WORTH_SHARING && !fstatfs(descriptor, &system) && system.f_type == EXT4)
         (void)!fallocate(descriptor, 0, 0, (off_t)size);
 #else
     (void)descriptor;
@@ -200,7 +200,7 @@ static int take_piece(Shared *shared)
     return 1;
 }
 
-/* What every thread of the team does. */
+/* What every thread of the pool does. */
 static void take_jobs(void *data)
 {
     Shared *shared = data;
@@ -223,15 +223,15 @@ void work_together(Work *work, Region region)
     for (Py_ssize_t i = 0; i < work->look_count; i++) {
         Py_ssize_t parts = work->measuring->count_parts(work->looks[i].array);
         shared.part_count += parts;
-        bytes += parts > 1 ? WORTH_A_TEAM : 0;
+        bytes += parts > 1 ? WORTH_SHARING : 0;
     }
     for (Py_ssize_t i = 0; i < work->copy_count; i++) {
         shared.piece_count += count_pieces(&work->copies[i]);
         bytes += work->copies[i].size;
     }
     shared.state = PyEval_SaveThread();
-    /* As many threads as torch uses: for another number the team would be made anew. */
-    if (region != NULL && bytes >= WORTH_A_TEAM)
+    /* As many threads as torch uses: for another number the pool would be made anew. */
+    if (region != NULL && bytes >= WORTH_SHARING)
         region(take_jobs, &shared, 0, 0);
     else
         take_jobs(&shared);

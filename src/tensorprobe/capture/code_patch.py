@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["Diversion", "Handler", "hide_from_dynamo", "skip_in_dynamo"]
+__all__ = ["CodePatch", "Handler", "hide_from_dynamo", "skip_in_dynamo"]
 
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 _set_eval_frame: Any = torch._C._dynamo.eval_frame.set_eval_frame
 
 
-class Diversion:
+class CodePatch:
     """Sends the calls of one function to a handler, while the function stays the same object."""
 
     def __init__(self, function: FunctionType, handler: Handler) -> None:
@@ -31,7 +31,7 @@ class Diversion:
         self.begin()
 
     def begin(self) -> None:
-        """Divert the calls; a new diversion has begun already."""
+        """Divert the calls; a new patch has begun already."""
         self._detour.handler = self._handler
         self._function.__code__ = self._detour.diverting
         self._function.__dict__[_DISABLED] = True
@@ -46,13 +46,13 @@ class Diversion:
 
 
 class _Detour:
-    """What it takes to divert one function; it serves one diversion after the other.
+    """What it takes to divert one function; it serves one patch after the other.
 
     Attributes:
         code: the function's own.
         original: a function with that code, for the handler.
         diverting: the code that leads here.
-        handler: where calls go; without one, as at the very end of a diversion, to the original.
+        handler: where calls go; without one, as at the very end of a patch, to the original.
     """
 
     __slots__ = ("code", "diverting", "handler", "original")

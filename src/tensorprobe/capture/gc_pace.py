@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 
-__all__ = ["CollectorPace"]
+__all__ = ["GcPace"]
 
 # Records of a small model are some thirty thousand objects; the first threshold is 700 or 2000.
 _SLOWER = 64
@@ -31,7 +31,7 @@ class _Shared:
 _shared = _Shared()
 
 
-class CollectorPace:
+class GcPace:
     """Has the collector wait longer between its searches while it is open."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tensorprobe.capture.diversion import Diversion
+from tensorprobe.capture.code_patch import CodePatch
 
 
 def make(offset: int = 1) -> FunctionType:
@@ -34,14 +34,14 @@ class Listener:
         return function(*args, **kwargs)
 
 
-def test_each_diversion_in_turn_hears_its_own_calls() -> None:
+def test_each_patch_in_turn_hears_its_own_calls() -> None:
     function = make()
     code, attributes = function.__code__, dict(vars(function))
     for number in range(3):
         listener = Listener()
-        diversion = Diversion(function, listener)
+        patch = CodePatch(function, listener)
         assert function(number, scale=3) == number * 3 + 1
-        diversion.end()
+        patch.end()
         assert function.__code__ is code and vars(function) == attributes
         assert function(7) == 15
         assert listener.heard == [((number,), {"scale": 3})]
@@ -49,31 +49,31 @@ def test_each_diversion_in_turn_hears_its_own_calls() -> None:
 
 def test_it_may_pause() -> None:
     function, listener = make(), Listener()
-    diversion = Diversion(function, listener)
-    diversion.end()
+    patch = CodePatch(function, listener)
+    patch.end()
     function(1)
-    diversion.begin()
+    patch.begin()
     function(2)
-    diversion.end()
+    patch.end()
     assert listener.heard == [((2,), {})]
 
 
-def test_what_is_changed_between_two_diversions_counts() -> None:
+def test_what_is_changed_between_two_patches_counts() -> None:
     function = make()
-    Diversion(function, Listener()).end()
+    CodePatch(function, Listener()).end()
     function.__kwdefaults__ = {"scale": 5}
-    diversion = Diversion(function, Listener())
+    patch = CodePatch(function, Listener())
     assert function(1) == 6
-    diversion.end()
+    patch.end()
 
     def other(x: int, *, scale: int = 2) -> int:
         return (x - scale) * offset
 
     offset = 1
     function.__code__ = other.__code__
-    diversion = Diversion(function, Listener())
+    patch = CodePatch(function, Listener())
     assert function(9) == 4
-    diversion.end()
+    patch.end()
     assert function.__code__ is other.__code__
 
 
@@ -81,8 +81,8 @@ def test_one_inside_another_hears_the_calls_first() -> None:
     function, outer, inner = make(), Listener(), Listener()
     code = function.__code__
     for _ in range(2):
-        first = Diversion(function, outer)
-        second = Diversion(function, inner)
+        first = CodePatch(function, outer)
+        second = CodePatch(function, inner)
         assert function(1) == 3
         second.end()
         assert function(2) == 5
@@ -101,13 +101,13 @@ def test_a_call_that_is_in_progress_at_the_end_comes_back() -> None:
         assert goes_on.wait(20)
         return original(*args, **kwargs)
 
-    diversion = Diversion(function, wait)
+    patch = CodePatch(function, wait)
     results: list[int] = []
     thread = threading.Thread(target=lambda: results.append(function(4)))
     thread.start()
     assert entered.wait(20)
     diverting = function.__code__
-    diversion.end()
+    patch.end()
     goes_on.set()
     thread.join()
     # Whoever took the code before the end and runs it only now is not heard, but served.
@@ -124,9 +124,9 @@ def test_a_call_that_is_in_progress_at_the_end_comes_back() -> None:
 @pytest.mark.parametrize("is_diverted_again", [False, True])
 def test_neither_handler_nor_function_is_kept_alive(is_diverted_again: bool) -> None:
     function, listener = make(), Listener()
-    Diversion(function, listener).end()
+    CodePatch(function, listener).end()
     if is_diverted_again:
-        Diversion(function, Listener()).end()
+        CodePatch(function, Listener()).end()
     handler_alive, function_alive = weakref.ref(listener), weakref.ref(function)
     del listener
     gc.collect()

@@ -27,7 +27,14 @@ from tensorprobe.summary.layout import merge_layout, merged_layout
 from tensorprobe.summary.statistics import Measured
 from tensorprobe.system.extensions import load_compiled
 
-__all__ = ["Draft", "DraftTable", "Numbers", "PartDraft", "is_plain", "make_draft"]
+__all__ = [
+    "Numbers",
+    "PendingPart",
+    "PendingTensor",
+    "PendingTensorTable",
+    "is_plain",
+    "make_pending_tensor",
+]
 
 Numbers = tuple[Measured, "Checked | None"]
 
@@ -37,10 +44,10 @@ _MANY = 4096
 _NO_VERSION = -1
 
 # Where a view lies in memory: its address, and what it shows from there on.
-_Place = tuple[object, ...]
+_AddressRange = tuple[object, ...]
 
 
-class Draft(EncodesItself):
+class PendingTensor(EncodesItself):
     """A tensor of a record, whose numbers may still be on their way."""
 
     __slots__ = (
@@ -91,22 +98,24 @@ class Draft(EncodesItself):
         )
 
 
-_usual_text = read_drafts(Draft, _DTYPE_NAMES.__getitem__)
+_usual_text = read_drafts(PendingTensor, _DTYPE_NAMES.__getitem__)
 
 
 def _set_up_compiled() -> Any:
     """Return what looks at tensors with fewer steps of Python, where it is built."""
-    compiled = load_compiled("tensorprobe.capture._calls", "set_up_drafts", "make_draft")
+    compiled = load_compiled(
+        "tensorprobe.capture._calls", "set_up_pending_tensors", "make_pending_tensor"
+    )
     if compiled is not None:
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         traits = (*host.PLAIN_TRAITS, _NO_VERSION, torch.nn.Parameter)
-        compiled.set_up_drafts(Draft, *traits, exchange)
+        compiled.set_up_pending_tensors(PendingTensor, *traits, exchange)
     return compiled
 
 
 _compiled = _set_up_compiled()
-make_draft: Callable[[torch.Tensor, Measured, Checked | None], Draft] = (
-    Draft if _compiled is None else _compiled.make_draft
+make_pending_tensor: Callable[[torch.Tensor, Measured, Checked | None], PendingTensor] = (
+    PendingTensor if _compiled is None else _compiled.make_pending_tensor
 )
 """Makes the draft of a plain tensor."""
 is_plain: Callable[[torch.Tensor], bool] = (
@@ -115,18 +124,18 @@ is_plain: Callable[[torch.Tensor], bool] = (
 """As `host.is_plain`."""
 
 
-class PartDraft(EncodesItself):
+class PendingPart(EncodesItself):
     """A tensor of some other form, whose numbers are those of a part of it."""
 
     __slots__ = ("_form", "_part", "_requires_grad")
 
-    def __init__(self, part: Draft, *, requires_grad: bool, form: str) -> None:
+    def __init__(self, part: PendingTensor, *, requires_grad: bool, form: str) -> None:
         self._part = part
         self._requires_grad = requires_grad
         self._form = form
 
     @property
-    def part(self) -> Draft:
+    def part(self) -> PendingTensor:
         """The part whose numbers stand for the tensor."""
         return self._part
 
@@ -143,10 +152,10 @@ class _Memory:
     def __init__(self, owner: torch.Tensor) -> None:
         self.alive = weakref.ref(owner)
         self.version = owner._version
-        self.numbers: dict[_Place, Numbers] = {}
+        self.numbers: dict[_AddressRange, Numbers] = {}
 
 
-class DraftTable:
+class PendingTensorTable:
     """The drafts of tensors that are still what they were.
 
     Args:
@@ -159,15 +168,15 @@ class DraftTable:
 
     def __init__(self, *, is_ordered: bool) -> None:
         self._is_ordered = is_ordered
-        self.known: dict[int, tuple[Draft, weakref.ref[torch.Tensor]]] = {}
+        self.known: dict[int, tuple[PendingTensor, weakref.ref[torch.Tensor]]] = {}
         self._owners: dict[int, _Memory] = {}
         self._limit = _MANY
-        self.find: Callable[[torch.Tensor], Draft | None] = (
-            self._find if _compiled is None else partial(_compiled.find_draft, self.known)
+        self.find: Callable[[torch.Tensor], PendingTensor | None] = (
+            self._find if _compiled is None else partial(_compiled.find_pending_tensor, self.known)
         )
 
     def parts(self) -> dict[str, Any]:
-        """Return what _gate.c finds drafts with, by the names that it knows."""
+        """Return what _fast_recorder.c finds drafts with, by the names that it knows."""
         return {
             "drafts": self.known,
             "owners": self._owners,
@@ -176,7 +185,7 @@ class DraftTable:
             "many": _MANY,
         }
 
-    def _find(self, tensor: torch.Tensor) -> Draft | None:
+    def _find(self, tensor: torch.Tensor) -> PendingTensor | None:
         known = self.known.get(id(tensor))
         # An id is handed out again once its object is gone.
         if known is None or known[1]() is not tensor:
@@ -200,9 +209,9 @@ class DraftTable:
         if draft is not None and self._shows_all(tensor, owner):
             return draft.measured, draft.checked
         memory = self._memory_of(owner)
-        return None if memory is None else memory.numbers.get(self._place_of(tensor))
+        return None if memory is None else memory.numbers.get(self._address_range_of(tensor))
 
-    def keep(self, tensor: torch.Tensor, draft: Draft, *, has_place: bool = False) -> None:
+    def keep(self, tensor: torch.Tensor, draft: PendingTensor, *, has_place: bool = False) -> None:
         """Remember the draft of a tensor, and with it the numbers of the memory it shows.
 
         Args:
@@ -228,7 +237,7 @@ class DraftTable:
             memory = self._memory_of(owner)
             if memory is None:
                 memory = self._owners[id(owner)] = _Memory(owner)
-            memory.numbers[self._place_of(tensor)] = (draft.measured, draft.checked)
+            memory.numbers[self._address_range_of(tensor)] = (draft.measured, draft.checked)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget one tensor."""
@@ -250,9 +259,9 @@ class DraftTable:
         """Whether a view shows all elements of its owner, in the same order if that matters."""
         if view.numel() != owner.numel() or view.dtype != owner.dtype:
             return False
-        return self._place_of(view) == self._place_of(owner)
+        return self._address_range_of(view) == self._address_range_of(owner)
 
-    def _place_of(self, view: torch.Tensor) -> _Place:
+    def _address_range_of(self, view: torch.Tensor) -> _AddressRange:
         address, dtype = view.data_ptr(), view.dtype
         if view.is_conj() or view.is_neg():
             # Not what is in memory.

@@ -1,17 +1,17 @@
 /* What recording a plain tensor needs, for the many that need nothing else.
  *
- *     find_draft(drafts, tensor)           -> its Draft, if nobody has written into it since; else None
+ *     find_pending_tensor(drafts, tensor)           -> its PendingTensor, if nobody has written into it since; else None
  *     is_plain(tensor)                     -> whether it holds strided numbers that can be looked at
- *     make_draft(tensor, measured, checked) -> a Draft
+ *     make_pending_tensor(tensor, measured, checked) -> a PendingTensor
  *
- * A step looks at thousands of tensors. drafts.py and host.py have the same meaning, say it in Python,
+ * A step looks at thousands of tensors. pending_tensors.py and host.py have the same meaning, say it in Python,
  * and say why.
  */
 
 #include "_calls.h"
 
-/* From drafts.py and host.py. */
-static PyObject *draft_class, *plain_types, *plain_dtypes, *strided, *is_wrapped;
+/* From pending_tensors.py and host.py. */
+static PyObject *pending_tensor_class, *plain_types, *plain_dtypes, *strided, *is_wrapped;
 static PyObject *no_version, *parameter_class;
 /* NULL where torch has none; what it lies in. */
 static Exchange *exchange;
@@ -55,7 +55,7 @@ static int has_its_memory(PyObject *draft, PyObject *tensor)
     return is_so > 0 ? is_equal(draft, text_shape, tensor, text_shape) : is_so;
 }
 
-PyObject *find_draft(PyObject *drafts, PyObject *wanted)
+PyObject *find_pending_tensor(PyObject *drafts, PyObject *wanted)
 {
     PyObject *key = PyLong_FromVoidPtr(wanted);
     PyObject *known = key ? PyDict_GetItemWithError(drafts, key) : NULL;
@@ -82,7 +82,7 @@ PyObject *find_draft(PyObject *drafts, PyObject *wanted)
     return found;
 }
 
-int remember_draft(PyObject *drafts, PyObject *tensor, PyObject *draft)
+int remember_pending_tensor(PyObject *drafts, PyObject *tensor, PyObject *draft)
 {
     PyObject *key = PyLong_FromVoidPtr(tensor), *reference = PyWeakref_NewRef(tensor, NULL);
     PyObject *known = key && reference ? PyTuple_Pack(2, draft, reference) : NULL;
@@ -100,7 +100,7 @@ static PyObject *find(PyObject *self, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "wanted the drafts and a tensor");
         return NULL;
     }
-    return find_draft(args[0], args[1]);
+    return find_pending_tensor(args[0], args[1]);
 }
 
 /* Whether a set holds what is asked for, which is taken over. */
@@ -177,9 +177,9 @@ static PyObject *address_of(PyObject *tensor)
                                                           : Py_NewRef(Py_None);
 }
 
-PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)
+PyObject *make_pending_tensor(PyObject *tensor, PyObject *measured, PyObject *checked)
 {
-    PyObject *draft = draft_class ? make_empty(draft_class) : NULL;
+    PyObject *draft = pending_tensor_class ? make_empty(pending_tensor_class) : NULL;
     if (draft && (PyObject_SetAttr(draft, text_measured, measured) ||
                   PyObject_SetAttr(draft, text_checked, checked) ||
                   PyObject_SetAttr(draft, text_file, Py_None) ||
@@ -196,16 +196,16 @@ PyObject *make_draft(PyObject *tensor, PyObject *measured, PyObject *checked)
 static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)self;
-    if (count != 3 || !draft_class) {
+    if (count != 3 || !pending_tensor_class) {
         PyErr_SetString(PyExc_TypeError, "wanted set_up, and then a tensor and its numbers");
         return NULL;
     }
-    return make_draft(args[0], args[1], args[2]);
+    return make_pending_tensor(args[0], args[1], args[2]);
 }
 
 static PyObject *set_up(PyObject *self, PyObject *args)
 {
-    PyObject **kept[] = {&draft_class, &plain_types, &plain_dtypes,    &strided,
+    PyObject **kept[] = {&pending_tensor_class, &plain_types, &plain_dtypes,    &strided,
                          &is_wrapped,  &no_version,  &parameter_class, &capsule};
     (void)self;
     PyObject *done = keep_given(args, kept, 8);
@@ -214,9 +214,9 @@ static PyObject *set_up(PyObject *self, PyObject *args)
 }
 
 PyMethodDef draft_methods[] = {
-    {"set_up_drafts", set_up, METH_VARARGS, "Take the classes and sets of drafts.py and host.py."},
-    {"find_draft", (PyCFunction)(void (*)(void))find, METH_FASTCALL, "Return the draft of a tensor, or None."},
+    {"set_up_pending_tensors", set_up, METH_VARARGS, "Take the classes and sets of pending_tensors.py and host.py."},
+    {"find_pending_tensor", (PyCFunction)(void (*)(void))find, METH_FASTCALL, "Return the draft of a tensor, or None."},
     {"is_plain", is_plain, METH_O, "Whether a tensor holds strided numbers."},
-    {"make_draft", (PyCFunction)(void (*)(void))make, METH_FASTCALL, "Make a draft."},
+    {"make_pending_tensor", (PyCFunction)(void (*)(void))make, METH_FASTCALL, "Make a draft."},
     {NULL, NULL, 0, NULL},
 };

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tensorprobe.capture import PrecisionDebugger
-from tensorprobe.capture.drafts import Draft, DraftTable, Numbers
+from tensorprobe.capture.pending_tensors import Numbers, PendingTensor, PendingTensorTable
 from tensorprobe.summary.checksum import Checked
 from tensorprobe.summary.statistics import Measured
 
@@ -19,14 +19,14 @@ def numbers() -> Numbers:
     return Measured((1.0, 1.0, 1.0, 1.0)), Checked(1)
 
 
-def keep(table: DraftTable, tensor: torch.Tensor) -> Draft:
-    draft = Draft(tensor, *numbers())
+def keep(table: PendingTensorTable, tensor: torch.Tensor) -> PendingTensor:
+    draft = PendingTensor(tensor, *numbers())
     table.keep(tensor, draft)
     return draft
 
 
 def test_the_same_tensor_is_found_until_somebody_writes_into_it() -> None:
-    table = DraftTable(is_ordered=False)
+    table = PendingTensorTable(is_ordered=False)
     tensor = torch.ones(3)
     draft = keep(table, tensor)
     assert table.find(tensor) is draft
@@ -48,7 +48,7 @@ def test_an_interrupt_while_a_tensor_is_looked_for_is_not_lost() -> None:
             return super().__torch_function__(func, types, args, kwargs or {})
 
     tensor = torch.ones(3).as_subclass(Interrupted)
-    table = DraftTable(is_ordered=False)
+    table = PendingTensorTable(is_ordered=False)
     with torch._C.DisableTorchFunctionSubclass():
         keep(table, tensor)
     with pytest.raises(KeyboardInterrupt):
@@ -56,7 +56,7 @@ def test_an_interrupt_while_a_tensor_is_looked_for_is_not_lost() -> None:
 
 
 def test_another_tensor_at_the_same_address_is_another_tensor() -> None:
-    table = DraftTable(is_ordered=False)
+    table = PendingTensorTable(is_ordered=False)
     tensor = torch.ones(1000)
     keep(table, tensor)
     address, alias = tensor.data_ptr(), tensor.data
@@ -81,14 +81,14 @@ def test_a_view_shows_the_memory_of_its_base(name: str) -> None:
     make, same_numbers, same_bytes = VIEWS[name]
     base = torch.arange(24.0).reshape(2, 3, 4).clone()
     for is_ordered, expected in ((False, same_numbers), (True, same_bytes)):
-        table = DraftTable(is_ordered=is_ordered)
+        table = PendingTensorTable(is_ordered=is_ordered)
         draft = keep(table, base)
         found = table.find_numbers(make(base))
         assert found == ((draft.measured, draft.checked) if expected else None)
 
 
 def test_views_of_one_part_share_their_numbers_also_if_nobody_has_seen_the_base() -> None:
-    table = DraftTable(is_ordered=False)
+    table = PendingTensorTable(is_ordered=False)
     base = torch.arange(24.0).reshape(4, 6)
     first, second = base.split(3, dim=1)
     draft = keep(table, first)
@@ -101,7 +101,7 @@ def test_views_of_one_part_share_their_numbers_also_if_nobody_has_seen_the_base(
 
 def test_a_negated_view_is_not_what_is_in_memory() -> None:
     for is_ordered in (False, True):
-        table = DraftTable(is_ordered=is_ordered)
+        table = PendingTensorTable(is_ordered=is_ordered)
         base = torch.ones(4, dtype=torch.complex64)
         keep(table, base)
         assert table.find_numbers(base.conj()) is None
@@ -127,7 +127,7 @@ def test_a_negated_view_is_recorded_with_numbers_of_its_own(
 
 
 def test_an_inference_tensor_has_no_version_and_is_not_remembered() -> None:
-    table = DraftTable(is_ordered=False)
+    table = PendingTensorTable(is_ordered=False)
     with torch.inference_mode():
         tensor = torch.ones(3)
         keep(table, tensor)
@@ -135,7 +135,7 @@ def test_an_inference_tensor_has_no_version_and_is_not_remembered() -> None:
 
 
 def test_drafts_of_freed_tensors_do_not_pile_up() -> None:
-    table = DraftTable(is_ordered=False)
+    table = PendingTensorTable(is_ordered=False)
     for _ in range(20_000):
         keep(table, torch.ones(1).view(1))
     assert len(table.known) < 5000 and len(table._owners) < 5000

@@ -1,4 +1,4 @@
-"""A team: what is measured and written at the end of a record, and what waits for the next."""
+"""A pool: what is measured and written at the end of a record, and what waits for the next."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from typing import Any
 import pytest
 import torch
 from kept_runs import every_core
-from team_files import MEGABYTE, TeamFiles, has_compiled_team
+from pool_files import MEGABYTE, PoolFiles, has_compiled_pool
 
-from tensorprobe.capture.teamwork import find_region
+from tensorprobe.capture.host_write_pool import find_region
 from tensorprobe.summary.statistics import StatisticsQueue
 from tensorprobe.system.extensions import load_compiled
 
 __all__ = ["every_core"]
 
-pytestmark = pytest.mark.skipif(not has_compiled_team(), reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(not has_compiled_pool(), reason="nothing is compiled here")
 
 
 @pytest.fixture(params=["torch's threads", "one thread"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> TeamFiles:
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> PoolFiles:
     if request.param == "one thread":
-        return TeamFiles(tmp_path, region=0)
+        return PoolFiles(tmp_path, region=0)
     return with_threads(tmp_path)
 
 
-def with_threads(folder: Path, **parts: Any) -> TeamFiles:
+def with_threads(folder: Path, **parts: Any) -> PoolFiles:
     if not find_region():
         pytest.skip("this torch has no OpenMP that is known here")
     torch.ones(1 << 22).add(1)
-    return TeamFiles(folder, **parts)
+    return PoolFiles(folder, **parts)
 
 
-def test_numbers_files_and_names(tmp_path: Path, files: TeamFiles) -> None:
+def test_numbers_files_and_names(tmp_path: Path, files: PoolFiles) -> None:
     tensors = [torch.randn(300, 300) * number for number in range(1, 9)]
     old = files.promise("old")
     old.write(b"before")
     names = [files.promise(name) for name in ("second", "third", "of 0")]
-    with files.team as _:
-        team = files.team
-        assert team.link(names[0], old) and team.link(names[1], old)
+    with files.pool as _:
+        pool = files.pool
+        assert pool.link(names[0], old) and pool.link(names[1], old)
         measured = []
         for number, tensor in enumerate(tensors):
             file = files.promise(f"file{number}", (b"head", b"tail"))
-            team.write(file, tensor.data_ptr(), tensor.nbytes, tensor)
-            measured.append(team.ask(tensor))
+            pool.write(file, tensor.data_ptr(), tensor.nbytes, tensor)
+            measured.append(pool.ask(tensor))
             if not number:
-                assert team.link(names[2], file)
-        assert not team.link(files.promise("lost"), files.promise("unknown"))
-    files.team.settle()
+                assert pool.link(names[2], file)
+        assert not pool.link(files.promise("lost"), files.promise("unknown"))
+    files.pool.drain()
     queue = StatisticsQueue()
     assert [one.numbers for one in measured] == [queue.ask(tensor).numbers for tensor in tensors]
     for number, tensor in enumerate(tensors):
@@ -69,29 +69,29 @@ def test_numbers_files_and_names(tmp_path: Path, files: TeamFiles) -> None:
 @pytest.mark.parametrize("count", [1, 1024, 65_536, 65_537, 1_000_003])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32])
 def test_many_threads_find_the_numbers_that_one_finds(
-    files: TeamFiles, count: int, dtype: torch.dtype
+    files: PoolFiles, count: int, dtype: torch.dtype
 ) -> None:
     tensor = (torch.randn(count) * 100).to(dtype)
     if dtype.is_floating_point and count > 3:
         tensor[::3000] = math.nan
         tensor[3] = -math.inf
         tensor[count // 2 :: 7] = 1e-38
-    with files.team:
-        measured = files.team.ask(tensor)
+    with files.pool:
+        measured = files.pool.ask(tensor)
     assert measured.numbers is not None
     expected = StatisticsQueue().ask(tensor).numbers
     # NaN is not equal to itself.
     assert repr(measured.numbers) == repr(expected)
 
 
-def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, files: TeamFiles) -> None:
+def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, files: PoolFiles) -> None:
     tensor = torch.randn(1 << 18)
     (tmp_path / "folder").mkdir()
-    with files.team:
+    with files.pool:
         taken, good = files.begin("folder", tensor), files.begin("b", tensor)
         name, second = files.promise("of folder"), files.promise("of b")
-        assert files.team.link(name, taken) and files.team.link(second, good)
-    files.team.settle()
+        assert files.pool.link(name, taken) and files.pool.link(second, good)
+    files.pool.drain()
     assert taken.is_lost and name.is_lost and len(files.failures) == 2
     assert (tmp_path / "b").stat().st_size == tensor.nbytes
     # No hidden one stays.
@@ -99,10 +99,10 @@ def test_what_cannot_be_written_says_so_and_the_rest_is(tmp_path: Path, files: T
     assert found == ["b", "folder", "of b"]
 
 
-def test_a_folder_that_is_not_there_yet_is_made(tmp_path: Path, files: TeamFiles) -> None:
+def test_a_folder_that_is_not_there_yet_is_made(tmp_path: Path, files: PoolFiles) -> None:
     files.folder = tmp_path / "new"
     files.write("a", MEGABYTE)
-    files.team.settle()
+    files.pool.drain()
     assert (tmp_path / "new" / "a").stat().st_size == MEGABYTE
 
 
@@ -110,11 +110,11 @@ HIDDEN = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from team_files import TeamFiles
+from pool_files import PoolFiles
 taken = [f".tmp-{os.getpid()}-t{number}" for number in [*range(5), *range(6, 2000)]]
 for name in taken:
     open(name, "w").close()
-files = TeamFiles(Path("."), region=0)
+files = PoolFiles(Path("."), region=0)
 print([files.write(name, 4000).data_name for name in "ab"], files.failures)
 print(sum(map(os.path.getsize, taken)), os.path.getsize("a"), os.path.getsize("b"))
 """
@@ -133,35 +133,35 @@ def test_hidden_names_of_others_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_chore_is_told_when_the_files_are_written(
-    tmp_path: Path, files: TeamFiles
+    tmp_path: Path, files: PoolFiles
 ) -> None:
     def fail() -> None:
         raise KeyboardInterrupt
 
-    files.team.owe(fail)
-    with pytest.raises(KeyboardInterrupt), files.team:
+    files.pool.defer(fail)
+    with pytest.raises(KeyboardInterrupt), files.pool:
         tensor = torch.randn(1 << 18)
         both = [files.begin(name, tensor) for name in "ab"]
-        measured = files.team.ask(tensor)
+        measured = files.pool.ask(tensor)
     assert all(file.data_name for file in both) and measured.numbers is not None
     assert (tmp_path / "a").stat().st_size == tensor.nbytes
 
 
 @pytest.mark.parametrize("content", [(0, 5), (1, -5), ("1", 5), (1,)])
-def test_wrong_content_is_refused(files: TeamFiles, content: tuple[Any, ...]) -> None:
-    write: Any = files.team.write
+def test_wrong_content_is_refused(files: PoolFiles, content: tuple[Any, ...]) -> None:
+    write: Any = files.pool.write
     with pytest.raises((TypeError, ValueError, OverflowError)):
         write(files.promise("a"), *content, torch.ones(1))
-    files.team.settle()
+    files.pool.drain()
     assert not list(files.folder.iterdir())
 
 
 def test_a_team_wants_all_its_parts() -> None:
-    compiled: Any = load_compiled("tensorprobe.capture._calls", "Team")
+    compiled: Any = load_compiled("tensorprobe.capture._calls", "HostWritePool")
     with pytest.raises(KeyError, match="lock"):
-        compiled.Team({})
+        compiled.HostWritePool({})
     with pytest.raises(TypeError):
-        compiled.Team()
+        compiled.HostWritePool()
 
 
 def test_a_file_larger_than_one_write_takes(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_a_file_larger_than_one_write_takes(tmp_path: Path) -> None:
     tensor[-5:] = 7
     if shutil.disk_usage(tmp_path).free < 2 * size:
         pytest.skip("no room for it")
-    files = TeamFiles(tmp_path, region=0)
-    with files.team:
-        files.team.write(files.promise("a", (b"head", b"tail")), tensor.data_ptr(), size, tensor)
+    files = PoolFiles(tmp_path, region=0)
+    with files.pool:
+        files.pool.write(files.promise("a", (b"head", b"tail")), tensor.data_ptr(), size, tensor)
     with open(tmp_path / "a", "rb") as file:
         length = file.seek(-9, os.SEEK_END) + 9
         end = file.read()
@@ -188,23 +188,23 @@ def test_a_file_that_comes_alone_waits_for_the_next_as_it_was(tmp_path: Path) ->
     files = with_threads(tmp_path)
     tensor = torch.full((2 * MEGABYTE,), 1, dtype=torch.uint8)
     wide = torch.arange(1 << 19, dtype=torch.float32)
-    with files.team:
+    with files.pool:
         first = files.begin("first", tensor)
     tensor.fill_(2)
     assert not first.is_done and files.transport._pool.used == 2 * MEGABYTE
-    with files.team:
+    with files.pool:
         # Measured and copied in one go.
         second = files.begin("second", wide.view(torch.uint8))
-        files.team.ask(wide)
+        files.pool.ask(wide)
     assert first.is_done and second.is_done and not files.transport._pool.used
     assert set((tmp_path / "first").read_bytes()) == {1}
-    with files.team:
+    with files.pool:
         third = files.begin("third", wide)
-        measured = files.team.ask(wide)
+        measured = files.pool.ask(wide)
     wide.zero_()
     assert not third.is_done and measured.numbers is not None
     assert measured.numbers[0] == (1 << 19) - 1
-    files.team.empty()
+    files.pool.empty()
     content = torch.frombuffer(bytearray((tmp_path / "third").read_bytes()), dtype=torch.float32)
     assert torch.equal(content, torch.arange(1 << 19, dtype=torch.float32))
 
@@ -213,13 +213,13 @@ def test_small_files_do_not_wait_nor_let_others_go(tmp_path: Path) -> None:
     files = with_threads(tmp_path)
     large, small = files.write("large", 4 * MEGABYTE), files.write("small", 100)
     assert small.is_done and not large.is_done
-    files.team.settle()
+    files.pool.drain()
     assert large.is_done
 
 
 def test_two_files_of_one_record_are_written_at_once(tmp_path: Path) -> None:
     files = with_threads(tmp_path)
-    with files.team:
+    with files.pool:
         tensor = torch.ones(MEGABYTE, dtype=torch.uint8)
         both = [files.begin(name, tensor) for name in "ab"]
         assert not any(file.is_done for file in both)
@@ -230,7 +230,7 @@ def test_nothing_waits_for_ever(tmp_path: Path) -> None:
     files = with_threads(tmp_path)
     large = files.write("large", 16 * MEGABYTE)
     for _ in range(100):
-        with files.team:
+        with files.pool:
             pass
     assert large.is_done and not files.transport._pool.used
 
@@ -244,9 +244,9 @@ def test_a_file_that_somebody_could_not_wait_for_gives_its_memory_back(tmp_path:
     files = with_threads(tmp_path)
     file = files.write("a", 2 * MEGABYTE)
     second = files.promise("second")
-    assert not file.is_done and files.team.link(second, file)
+    assert not file.is_done and files.pool.link(second, file)
     file.write(b"other")
-    files.team.settle()
+    files.pool.drain()
     assert not files.transport._pool.used
     assert second.data_name and (tmp_path / "second").samefile(tmp_path / "a")
 
@@ -256,18 +256,18 @@ def test_a_team_that_is_dropped_gives_its_memory_back(tmp_path: Path) -> None:
     files.write("a", 2 * MEGABYTE)
     pool = files.transport._pool
     assert pool.used
-    del files.team
+    del files.pool
     assert not pool.used
 
 
-def test_whoever_settles_in_the_middle_of_an_end_finds_what_is_left(files: TeamFiles) -> None:
+def test_whoever_settles_in_the_middle_of_an_end_finds_what_is_left(files: PoolFiles) -> None:
     tensor = torch.randn(1 << 16)
-    with files.team:
+    with files.pool:
         first = files.begin("a", tensor)
-        second = files.begin("b", tensor, files.team.settle)
+        second = files.begin("b", tensor, files.pool.drain)
         third = files.begin("c", tensor)
-        files.team.ask(tensor)
-    files.team.settle()
+        files.pool.ask(tensor)
+    files.pool.drain()
     assert [file.data_name for file in (first, second, third)] == ["a", "b", "c"]
     assert not files.failures
 
@@ -285,8 +285,8 @@ def test_an_interrupt_is_raised_and_not_what_came_before_it(
         raise KeyboardInterrupt
 
     files = with_threads(tmp_path, borrow=borrow)
-    files.team.owe(interrupt)
-    with pytest.raises(KeyboardInterrupt), files.team:
+    files.pool.defer(interrupt)
+    with pytest.raises(KeyboardInterrupt), files.pool:
         file = files.begin("a", torch.randn(1 << 18))
     assert file.data_name == "a"
     assert [one.exc_type for one in told] == [MemoryError]

@@ -1,9 +1,9 @@
-"""Leave the usual calls of a step to compiled code (_gate.c and what it names).
+"""Leave the usual calls of a step to compiled code (_fast_recorder.c and what it names).
 
-    torch ─► Gate: a usual call? ─► recorded there
+    torch ─► FastRecorder: a usual call? ─► recorded there
                  │      a function that it does not know is noted first, by FunctionWatcher
                  └► FunctionWatcher.__torch_function__
-    a backward pass ─► RootHook ─► Gate: a usual one? ─► recorded there
+    a backward pass ─► RootHook ─► FastRecorder: a usual one? ─► recorded there
                                         └► GradientWatcher
 
 A captured step on a GPU waits for what the host does between two operators. Whatever is not usual,
@@ -36,17 +36,17 @@ from tensorprobe.system.extensions import load_compiled
 if TYPE_CHECKING:
     from tensorprobe.capture.session import Session
 
-__all__ = ["make_gate", "note_function"]
+__all__ = ["make_fast_recorder", "note_function"]
 
 # As in _calls.c.
 _MAYBE_OPERATOR, _IS_PYTHON, _WRITES_UNSEEN = 1, 2, 4
 
 
-def make_gate(session: Session) -> Any | None:
+def make_fast_recorder(session: Session) -> Any | None:
     """Return what records the usual calls of a session; None where that is for Python."""
-    compiled = load_compiled("tensorprobe.capture._calls", "Gate")
+    compiled = load_compiled("tensorprobe.capture._calls", "FastRecorder")
     graph = compiled_graph()
-    parts = None if compiled is None else session.usual_parts()
+    parts = None if compiled is None else session.fast_path_bindings()
     if compiled is None or parts is None:
         return None
     known = {
@@ -67,7 +67,7 @@ def make_gate(session: Session) -> Any | None:
         "input_edges": input_edges if graph is None else None,
         "pass_over_shapes": pass_over_shapes,
     }
-    return compiled.Gate(known | parts)
+    return compiled.FastRecorder(known | parts)
 
 
 def note_function(apis: ApiTable, function: Any, api: Api | None) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tensorprobe.capture import PrecisionDebugger
-from tensorprobe.capture.collector import CollectorPace
+from tensorprobe.capture.gc_pace import GcPace
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_a_step_is_recorded_at_another_pace_and_stop_gives_it_back(tmp_path: Pat
 
 
 def test_what_the_user_sets_meanwhile_stays() -> None:
-    pace = CollectorPace()
+    pace = GcPace()
     pace.open()
     pace.open()
     gc.set_threshold(123, 4, 5)
@@ -43,7 +43,7 @@ def test_what_the_user_sets_meanwhile_stays() -> None:
 
 def test_a_collector_that_never_searches_does_not_begin_to() -> None:
     gc.set_threshold(0)
-    pace = CollectorPace()
+    pace = GcPace()
     pace.open()
     assert gc.get_threshold()[0] == 0
     pace.close()
