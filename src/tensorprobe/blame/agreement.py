@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tensorprobe.blame.buffers import is_buffer
+from tensorprobe.blame.buffers import means_nothing
 from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.compare.measure import DataDistance, Measurer
 from tensorprobe.pairing.call_pairs import CallPair
@@ -142,7 +142,7 @@ def _tensors_of(pair: CallPair, rank: int | None) -> Iterator[_Found]:
     if call is None or pair.reference is None:
         return
     for place, leaf, partner, is_transposed, _ in pair.values():
-        if leaf is None or partner is None or is_buffer(call, leaf, place, rank):
+        if leaf is None or partner is None or means_nothing(call, leaf, place, rank):
             continue
         mine, other = leaf.value, partner.value
         if isinstance(mine, TensorValue) and isinstance(other, TensorValue):

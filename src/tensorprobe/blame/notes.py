@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.uncompared import count_uncompared
+from tensorprobe.operations.calls import is_uninitialised
 
 __all__ = ["notes_on"]
 
@@ -59,6 +60,10 @@ def notes_on(contexts: Sequence[Context], basis: str, uncompared: Sequence[str])
         notes.append(
             "the dumps hold checksums only: the first difference can be named, not its size"
         )
+    found = sum(is_uninitialised(pair.name) for context in contexts for pair in context.pairs)
+    if found:
+        calls = "1 call that hands" if found == 1 else f"{found} calls that hand"
+        notes.append(f"not compared: results of {calls} out memory as it was found, such as empty")
     unreplayed = sum(len(context.unreplayed) for context in contexts)
     if basis == "data" and unreplayed:
         calls = "1 call" if unreplayed == 1 else f"{unreplayed} calls"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from tensorprobe.compare.judge import meaningless_as
 from tensorprobe.compare.measure import DataDistance
+from tensorprobe.operations.calls import meaningless_as
 from tensorprobe.pairing.match import MatchedCall, Pair
 from tensorprobe.store import RankDump
 

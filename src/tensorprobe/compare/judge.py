@@ -8,10 +8,9 @@ two checksums                                   ┘
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tensorprobe.operations.calls import is_overwritten, is_uninitialised
+from tensorprobe.operations.calls import meaningless_as
 from tensorprobe.report.verdict_text import Verdict
 from tensorprobe.store.leaves import Leaf
 
@@ -24,11 +23,9 @@ __all__ = [
     "NO_BENCH_FILE",
     "NO_CANDIDATE_FILE",
     "StatisticsDifference",
-    "can_mean_nothing",
     "difference_of",
     "judge_accuracy",
     "judge_statistics",
-    "meaningless_as",
     "settle",
 ]
 
@@ -43,8 +40,6 @@ GRAD_INCONSISTENT = "Requires_grad inconsistent. "
 
 _LARGEST_RELATIVE_ERROR = 0.5
 _NUMBERS = (float, int)
-# The interfaces whose `out` is written into and never read; of others nobody knows.
-_TORCH_APIS = frozenset(("Torch", "Tensor", "Functional", "Aten"))
 
 
 class StatisticsDifference(NamedTuple):
@@ -140,39 +135,3 @@ def judge_accuracy(similarity: float | None, error: float) -> Verdict:
 def settle(verdict: Verdict, call: str, place: str) -> Verdict:
     """Return the verdict on a value, or why it means nothing that this value fails."""
     return (meaningless_as(call, place) or verdict) if verdict == "failed" else verdict
-
-
-def meaningless_as(call: str, place: str) -> Verdict | None:
-    """Say why a value that differs means nothing; None of what is computed or read.
-
-    Memory as it was found is no result of the call that hands it out, and what a call writes over
-    is not read by it. A call that does read such memory is given it, and fails there.
-
-    >>> meaningless_as("Torch.empty.0.forward", "output.0")
-    'uninitialised'
-    >>> meaningless_as("Tensor.zero_.0.forward", "input.0")
-    'overwritten'
-    >>> meaningless_as("Torch.add.0.forward", "kwargs.out")
-    'overwritten'
-    >>> meaningless_as("Torch.empty_like.0.forward", "input.0")
-    """
-    if place.startswith("output"):
-        return "uninitialised" if is_uninitialised(call) else None
-    is_target = place == "kwargs.out" or place.startswith("kwargs.out.")
-    is_written = is_target and call.partition(".")[0] in _TORCH_APIS
-    if is_written or (place == "input.0" and is_overwritten(call)):
-        return "overwritten"
-    return None
-
-
-def can_mean_nothing(call: str) -> bool:
-    """Whether some value of a call, other than its keywords, may mean nothing; quick."""
-    api, _, direction = call.rpartition(".")
-    return direction == "forward" and _is_about_memory(api.rpartition(".")[0])
-
-
-# A run makes calls of few kinds.
-@lru_cache(maxsize=4096)
-def _is_about_memory(kind: str) -> bool:
-    call = f"{kind}.0.forward"
-    return is_uninitialised(call) or is_overwritten(call)

@@ -26,7 +26,6 @@ from tensorprobe.compare.judge import (
     NO_BENCH,
     NO_BENCH_FILE,
     NO_CANDIDATE_FILE,
-    can_mean_nothing,
     difference_of,
     judge_statistics,
     settle,
@@ -34,6 +33,7 @@ from tensorprobe.compare.judge import (
 from tensorprobe.compare.measure import NOT_MEASURED, Measured
 from tensorprobe.compare.plain_rows import load_plain_rows
 from tensorprobe.names import is_forward
+from tensorprobe.operations.calls import can_mean_nothing
 from tensorprobe.pairing.match import MatchedCall, Pair
 from tensorprobe.pairing.value_names import row_name, state_of
 from tensorprobe.report.compare_columns import Mode

@@ -40,6 +40,7 @@ __all__ = [
     "PLACES_ALONE",
     "PRODUCTS",
     "RANDOM",
+    "RECEIVING",
     "ROUNDED_ONCE",
     "SCALING",
     "STEPWISE_IN_HALVES",
@@ -384,3 +385,22 @@ OWN_DTYPE = Fact(
 
 Some of them find the places that they look at by arithmetic in that dtype.
 """
+
+RECEIVING: dict[str, tuple[str, ...]] = {
+    "recv": ("input.0", "kwargs.tensor"),
+    "irecv": ("input.0", "kwargs.tensor"),
+    "scatter": ("input.0", "kwargs.tensor"),
+    "gather": ("input.1", "kwargs.gather_list"),
+    "all_gather": ("input.0", "kwargs.tensor_list"),
+    "all_gather_coalesced": ("input.0", "kwargs.output_tensor_lists"),
+    "all_gather_into_tensor": ("input.0", "kwargs.output_tensor"),
+    "all_gather_single": ("input.0", "kwargs.output_tensor"),
+    "_all_gather_base": ("input.0", "kwargs.output_tensor"),
+    "reduce_scatter": ("input.0", "kwargs.output"),
+    "reduce_scatter_tensor": ("input.0", "kwargs.output"),
+    "reduce_scatter_single": ("input.0", "kwargs.output"),
+    "_reduce_scatter_base": ("input.0", "kwargs.output"),
+    "all_to_all": ("input.0", "kwargs.output_tensor_list"),
+    "all_to_all_single": ("input.0", "kwargs.output"),
+}
+"""Where collectives are handed memory that they only write into: the results of other ranks."""
