@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensor_data": {"dtypes"},
     "overflow_rule": {"dtypes", "errors", "names", "operations"},
     "older_tools": set(),
-    "operations": {"errors", "names"},
+    "operations": {"dtypes", "errors", "names", "records"},
     "config": {"errors", "system"},
     "metrics": {"system", "errors", "dtypes", "tensor_data"},
     "store": GROUND,

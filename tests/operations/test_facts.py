@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tensorprobe.operations.facts as table
-from tensorprobe.operations.calls import is_overwritten, is_uninitialised
+from tensorprobe.operations.calls import is_exact_call, is_overwritten, is_uninitialised
 from tensorprobe.operations.facts import (
     ADDING,
     EXACT,
@@ -18,9 +18,9 @@ from tensorprobe.operations.facts import (
     WRITES_UNSEEN,
     Fact,
     facts_of,
-    is_exact,
     undetermined_outputs,
 )
+from tensorprobe.records import CallRecord, ScalarValue, TensorValue
 
 SCHEMAS = {
     schema.name.partition("::")[2]: schema
@@ -36,6 +36,7 @@ KNOWN = {
     # Of torch_npu, of other builds of torch, and of torch 2.1.
     *("npu", "_batch_norm_with_update", "_fused_adagrad_", "rnn_tanh", "rnn_relu"),
     *("_scaled_dot_product_cudnn_attention", "chalf", "rms_norm"),
+    *("npu_dropout", "_npu_dropout", "npu_dropout_with_byte_mask", "dropout_with_byte_mask"),
 }
 
 
@@ -107,14 +108,34 @@ def test_every_random_operator_of_torch_draws() -> None:
     assert listed - seeded <= made_of_others | {"_fused_dropout"}
 
 
-def test_complex_numbers_have_a_size_that_is_rounded() -> None:
-    assert is_exact("abs", is_complex=False)
-    assert not is_exact("__abs__", is_complex=True)
-    assert is_exact("neg", is_complex=True)
+@pytest.mark.parametrize(
+    ("name", "dtype", "kwargs", "is_exact"),
+    [
+        ("Torch.abs", "torch.float32", {}, True),
+        # The size of a complex number is a root.
+        ("Tensor.__abs__", "torch.complex64", {}, False),
+        ("Torch.neg", "torch.complex64", {}, True),
+        ("Tensor.scatter_", "torch.float32", {}, True),
+        ("Tensor.scatter_", "torch.float32", {"reduce": ScalarValue("str", "add")}, False),
+        ("Aten.scatter.reduce", "torch.float32", {}, False),
+        ("Tensor.round_", "torch.float32", {"decimals": ScalarValue("int", 2)}, False),
+        ("Tensor.round_", "torch.float32", {"decimals": ScalarValue("int", 0)}, True),
+    ],
+)
+def test_what_a_call_is_given_may_have_it_compute(
+    name: str, dtype: str, kwargs: dict[str, ScalarValue], is_exact: bool
+) -> None:
+    given = TensorValue(dtype, (4,), 1.0, 0.0, 0.5, 1.0)
+    assert is_exact_call(CallRecord(f"{name}.0.forward", (given,), kwargs, (given,))) is is_exact
+
+
+def test_kernels_that_torch_does_not_know_are_told_by_how_their_names_end() -> None:
+    assert "npu_batch_norm" in WRITES_UNSEEN and "batch_norm_backward" not in WRITES_UNSEEN
 
 
 def test_results_of_which_there_are_many_right_ones() -> None:
     assert undetermined_outputs("linalg.svd") == undetermined_outputs("svd") == (0, 2)
+    assert undetermined_outputs("linalg_svd") == (0, 2)
     assert undetermined_outputs("linalg.eigvals") == (0,)
     assert undetermined_outputs("relu") == ()
 

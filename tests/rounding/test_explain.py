@@ -149,7 +149,7 @@ def test_a_limit_says_why_it_is_so_large() -> None:
     given = Distance("input.0", 1e-3, "statistics", sized(1.0), sized(1.001))
     output = Distance("output.0", 0.5, "statistics", sized(3.0), sized(2.0))
     agreement = CallAgreement((given,), (output,))
-    call = SimpleNamespace(name="Functional.gelu.0.forward", phase="forward")
+    call = SimpleNamespace(name="Functional.gelu.0.forward", phase="forward", is_exact=False)
     found = explain_call(call, agreement, None, Background(value=1e-2), 0.0)
     assert found is not None
     assert found.limit.main_term.reason == "what went in differs, or the run before it"

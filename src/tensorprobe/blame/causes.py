@@ -29,11 +29,13 @@ class Cause:
             or computation.
         text: a sentence for people, with the evidence.
         advice: what to do next.
+        is_for_a_proof: whether that is to show it to whoever maintains the kernel.
     """
 
     kind: str
     text: str
     advice: str
+    is_for_a_proof: bool = False
 
 
 PROOF_ADVICE = "write the proof with --repro and give it to whoever maintains the kernel"
@@ -56,6 +58,7 @@ def read_error(call: str, split: OutputSplit, measure: str = "", working: int = 
             f"{made.nonfinite} of {split.count} elements are NaN or infinite and should be finite, "
             f"such as {made.wanted:.6g}",
             PROOF_ADVICE,
+            is_for_a_proof=True,
         )
     if split.exact:
         kind = "indices" if operation in MOVING else "values"
@@ -64,13 +67,14 @@ def read_error(call: str, split: OutputSplit, measure: str = "", working: int = 
             kind,
             f"it copies {what}: {made.unequal} of {split.count} are wrong",
             PROOF_ADVICE,
+            is_for_a_proof=True,
         )
     if (
         made.spikes
         and made.spikes <= max(3, tolerances.FEW_WRONG * split.count)
         and made.spikes < split.count / 4
     ):
-        return Cause("corruption", _describe_spikes(split, made), PROOF_ADVICE)
+        return Cause("corruption", _describe_spikes(split, made), PROOF_ADVICE, is_for_a_proof=True)
     if (
         made.relative
         and abs(made.scale) >= tolerances.ONE_THING * made.relative
@@ -93,6 +97,7 @@ def read_error(call: str, split: OutputSplit, measure: str = "", working: int = 
         "computation",
         f"the result is another one altogether: {made.relative:.2g} of its size is error",
         PROOF_ADVICE,
+        is_for_a_proof=True,
     )
 
 

@@ -32,7 +32,7 @@ from tensorprobe.names import (
     is_parameter_gradients,
     parse_call,
 )
-from tensorprobe.operations.facts import MATRIX, PLACES_ALONE, is_exact
+from tensorprobe.operations.facts import MATRIX, PLACES_ALONE
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.pairing.call_pairs import CallPair
 from tensorprobe.records import CallRecord, TensorValue, flat_tensors, results_of
@@ -87,7 +87,7 @@ def split_call(pair: CallPair, candidate: RecordedRun, reference: RecordedRun) -
     if rows_of(pair):
         _cut_rows(ours, theirs, candidate, reference)
     operation = operation_of(pair.name)
-    exact = pair.phase == "forward" and is_exact(operation, is_complex=_has_complex(theirs))
+    exact = pair.is_exact
     start, _ = _start_of(theirs, reference)
     setting = find_setting(start, reference.load) if _is_module(start) else 0
     replay_ours = _replayer(ours, candidate, setting, exact=exact)
@@ -162,11 +162,6 @@ class _Job:
     other: TensorValue
     sizes: tuple[tuple[int, ...], ...]
     shortest: float
-
-
-def _has_complex(call: CallRecord) -> bool:
-    dtypes = [dtype_named(v.dtype) for v in flat_tensors(call.inputs) if v is not None]
-    return any(dtype is not None and dtype.kind == "complex" for dtype in dtypes)
 
 
 def _is_module(forward: CallRecord) -> bool:

@@ -13,8 +13,6 @@ from tensorprobe.blame.call_split import OutputSplit, OwnError
 from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.errors import DumpError
 from tensorprobe.metrics.error_shape import measure_error_shape
-from tensorprobe.operations.facts import EXACT
-from tensorprobe.operations.spelling import operation_of
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import Distance, largest_element
 
@@ -25,22 +23,21 @@ _LARGEST = 1 << 23
 
 
 def measure_unreplayed(
-    call: str,
-    phase: str,
     output: Distance,
     allowed: float,
     candidate: RecordedRun,
     reference: RecordedRun,
+    *,
+    is_exact: bool,
 ) -> OutputSplit | None:
     """Return the error of a result against the trusted run's, or None where its data are not there.
 
     Args:
-        call: the call.
-        phase: forward or backward.
         output: the result.
         allowed: how far off it may be, relative to its largest element.
         candidate: the run under test.
         reference: the trusted run.
+        is_exact: whether the call only moves, picks or compares numbers.
     """
     mine, other = output.candidate, output.reference
     if output.basis != "data" or mine.shape != other.shape or math.prod(mine.shape) > _LARGEST:
@@ -71,7 +68,7 @@ def measure_unreplayed(
         output.place,
         mine.dtype,
         mine.shape,
-        operation_of(call) in EXACT and phase == "forward",
+        is_exact,
         False,
         (0.0,),
         made,

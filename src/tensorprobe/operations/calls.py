@@ -1,17 +1,57 @@
-"""Facts of the operation of one call, told from the call's name; quick, for every call."""
+"""Facts of one call: of its operation, told from its name, and of what it is given."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Literal
 
-from tensorprobe.operations.facts import OVERWRITING, RECEIVING, UNINITIALISED, Fact
+from tensorprobe.dtypes import dtype_named
+from tensorprobe.operations.facts import (
+    EXACT,
+    EXACT_IF_REAL,
+    OVERWRITING,
+    RECEIVING,
+    ROUNDING_ARGUMENTS,
+    UNINITIALISED,
+    Fact,
+)
 from tensorprobe.operations.spelling import operation_of
+from tensorprobe.records import CallRecord, ScalarValue, flat_tensors
 
-__all__ = ["can_mean_nothing", "is_at", "is_overwritten", "is_uninitialised", "meaningless_as"]
+__all__ = [
+    "can_mean_nothing",
+    "is_at",
+    "is_exact_call",
+    "is_overwritten",
+    "is_uninitialised",
+    "meaningless_as",
+]
 
 # The interfaces whose `out` is written into and never read; of others nobody knows.
 _TORCH_APIS = frozenset(("Torch", "Tensor", "Functional", "Aten"))
+
+
+def is_exact_call(call: CallRecord) -> bool:
+    """Whether a call only moves, picks or compares numbers, by its operation and its arguments.
+
+    >>> is_exact_call(CallRecord("Tensor.scatter_.0.forward", (), {}, ()))
+    True
+    >>> adds = {"reduce": ScalarValue("str", "add")}
+    >>> is_exact_call(CallRecord("Tensor.scatter_.0.forward", (), adds, ()))
+    False
+    """
+    operation = operation_of(call.name)
+    if operation not in EXACT:
+        return False
+    given = [(call.kwargs or {}).get(key) for key in ROUNDING_ARGUMENTS]
+    if any(isinstance(value, ScalarValue) and value.value for value in given):
+        return False
+    if ".reduce" in call.name:  # An overload of an operator.
+        return False
+    if operation not in EXACT_IF_REAL:
+        return True
+    dtypes = (dtype_named(v.dtype) for v in flat_tensors(call.inputs) if v is not None)
+    return not any(dtype is not None and dtype.kind == "complex" for dtype in dtypes)
 
 
 def is_overwritten(text: str) -> bool:

@@ -42,6 +42,7 @@ __all__ = [
     "RANDOM",
     "RECEIVING",
     "ROUNDED_ONCE",
+    "ROUNDING_ARGUMENTS",
     "SCALING",
     "STEPWISE_IN_HALVES",
     "SUMMED_IN_HALVES",
@@ -51,7 +52,6 @@ __all__ = [
     "WRITES_UNSEEN",
     "Fact",
     "facts_of",
-    "is_exact",
     "undetermined_outputs",
 ]
 
@@ -66,11 +66,16 @@ class Fact:
     (True, True, False)
     """
 
-    def __init__(self, names: str | Iterable[str]) -> None:
+    def __init__(self, names: str | Iterable[str], *, ending: str = "") -> None:
         self._names = frozenset(names.split() if isinstance(names, str) else names)
+        # What a vendor's kernel is called that does the same: `npu_batch_norm`.
+        self._ending = ending
 
     def __contains__(self, operation: str) -> bool:
-        return not self._names.isdisjoint(spellings_of(operation))
+        spellings = spellings_of(operation)
+        if not self._names.isdisjoint(spellings):
+            return True
+        return bool(self._ending) and any(name.endswith(self._ending) for name in spellings)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._names))
@@ -138,16 +143,13 @@ EXACT_IF_REAL = Fact("abs sgn")
 """Exact operations that compute a root where their input is complex."""
 
 EXACT = _MOVED | _PICKED | CASTING | _SIGNS | _COMPARED | _MADE
-"""Operations whose results are copies, choices or comparisons: no rounding excuses a difference."""
+"""Operations whose results are copies, choices or comparisons: no rounding excuses a difference.
 
+What a call is given may have it compute all the same: ask `calls.is_exact_call`.
+"""
 
-def is_exact(operation: str, *, is_complex: bool) -> bool:
-    """Whether an operation rounds nothing, by what it is given.
-
-    >>> is_exact("abs", is_complex=False), is_exact("abs", is_complex=True)
-    (True, False)
-    """
-    return operation in EXACT and not (is_complex and operation in EXACT_IF_REAL)
+ROUNDING_ARGUMENTS = ("reduce", "decimals")
+"""Keywords with which an exact operation computes: `scatter(reduce="add")`, `round(decimals=2)`."""
 
 
 # --- what is written -----------------------------------------------------------------------------
@@ -176,7 +178,8 @@ WRITES_UNSEEN = Fact(
     # Parameters.
     "_fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_ "
     # Element by element, by a function of Python.
-    "apply_ map_ map2_"
+    "apply_ map_ map2_",
+    ending="batch_norm",
 )
 """Operations that write into tensors without raising their version.
 
@@ -201,7 +204,8 @@ BY_STRIDES = Fact("as_strided as_strided_copy as_strided_scatter _reshape_alias"
 # --- what is drawn, and what has no one answer ---------------------------------------------------
 
 DROPOUTS = Fact(
-    "_fused_dropout dropout dropout1d dropout2d dropout3d feature_dropout native_dropout"
+    "_fused_dropout dropout dropout1d dropout2d dropout3d feature_dropout native_dropout "
+    "npu_dropout _npu_dropout npu_dropout_with_byte_mask dropout_with_byte_mask"
 )
 """Operations that zero a share of their input at random, and scale what is left."""
 
@@ -236,6 +240,7 @@ PLACES_ALONE = Fact("argmax argmin argsort")
 # order; what a kernel hands on to its own backward is as it needs it.
 _UNDETERMINED: dict[str, tuple[int, ...]] = {
     "svd": (0, 2),
+    "linalg_svd": (0, 2),
     "_linalg_svd": (0, 2),
     "_linalg_eigh": (1,),
     "linalg_eigh": (1,),

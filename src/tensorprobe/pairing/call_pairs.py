@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from tensorprobe.names import ApiCall, ModuleCall, parse_call
+from tensorprobe.operations.calls import is_exact_call
 from tensorprobe.pairing.gradient_order import (
     SAME_PLACES,
     OfNode,
@@ -97,6 +98,12 @@ class CallPair:
     def phase(self) -> Phase:
         """Whether the call belongs to the forward or the backward pass."""
         return phase_of(self.name)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it only moves, picks or compares numbers, so that no rounding excuses it."""
+        calls = (*self.candidates, *self.references)
+        return self.phase == "forward" and all(map(is_exact_call, calls))
 
     def values(self) -> Iterator[ValuePair]:
         """Yield every value of both calls once: the candidate's, then what only the other has.

@@ -37,7 +37,6 @@ from tensorprobe.operations.facts import (
     RANDOM,
     ROUNDED_ONCE,
     WITH_PLACES,
-    is_exact,
 )
 from tensorprobe.operations.spelling import is_compound, operation_of
 from tensorprobe.rounding import tolerances
@@ -76,6 +75,10 @@ class Call(Protocol):
     @property
     def phase(self) -> Literal["forward", "backward"]:
         """Whether it belongs to the way up or to the way back."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it only moves, picks or compares numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ def explain_call(
             operation=operation,
             is_backward=call.phase == "backward",
             is_module=is_module,
+            is_exact=call.is_exact,
             output=output,
             given=agreement.inputs,
             saved=saved,
@@ -173,6 +177,7 @@ class _Result:
     operation: str
     is_backward: bool
     is_module: bool
+    is_exact: bool
     output: Distance
     given: Sequence[Distance]
     saved: Sequence[Distance]
@@ -222,12 +227,6 @@ class _Result:
     def has_unknown(self) -> bool:
         """Whether of something that went in nobody knows how far it is apart."""
         return any(math.isnan(d.value) for d in (*self.given, *self.saved))
-
-    @cached_property
-    def is_exact(self) -> bool:
-        """Whether the operation only moves, picks or compares numbers."""
-        is_complex = any(_is_complex(d) for d in self.given)
-        return not self.is_backward and is_exact(self.operation, is_complex=is_complex)
 
     @property
     def is_told_by_statistics(self) -> bool:

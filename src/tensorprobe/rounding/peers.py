@@ -129,7 +129,7 @@ class Peers:
         bits = significant_bits(output.candidate.dtype)
         if any(significant_bits(d.candidate.dtype) < bits for d in given) or not given:
             return None
-        if operation_of(call.name) in EXACT and call.phase == "forward":
+        if call.is_exact:
             return None  # A part may have moved by more than the whole.
         peers, most = self._norms.get(_kind(call, output), (0, 0.0))
         norm = _norm(output)

@@ -52,6 +52,7 @@ def find_moved_values(call: CallInContext) -> MovedValues | None:
         times=unexplained.times,
         unexplained=unexplained,
         replayed=None,
+        is_exact=mover.is_exact,
         seen_at=f"{call.pair.name}.{unexplained.output.place}",
     )
 

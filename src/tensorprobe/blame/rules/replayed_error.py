@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tensorprobe.blame.call_split import OutputSplit
-from tensorprobe.blame.causes import PROOF_ADVICE, Cause, read_error
+from tensorprobe.blame.causes import Cause, read_error
 from tensorprobe.blame.context import Context
 from tensorprobe.blame.rules.evidence import CallInContext, Confidence, Evidence
 from tensorprobe.blame.rules.other_arguments import TOLD_OTHERWISE
@@ -106,11 +106,10 @@ class ReplayedError(Evidence):
         """Return what to do next."""
         if not self.call.startswith("Module."):
             return cause.advice
-        is_proof = cause.advice == PROOF_ADVICE
         if not context.has_calls_of_functions and cause.kind != "argument":
-            more = "a proof can be written of that" if is_proof else cause.advice
+            more = "a proof can be written of that" if cause.is_for_a_proof else cause.advice
             return f"{LOOK_INSIDE}; {more}"
-        return LOOK_OUTSIDE if is_proof else cause.advice
+        return LOOK_OUTSIDE if cause.is_for_a_proof else cause.advice
 
     def nothing_to_prove(self, cause: Cause) -> str | None:
         """Return why no replay can show the fault; None if one can."""

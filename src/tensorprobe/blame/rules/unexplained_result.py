@@ -17,7 +17,7 @@ from tensorprobe.blame.rules.evidence import CallInContext, Confidence, Evidence
 from tensorprobe.blame.rules.replayed_error import LOOK_INSIDE, LOOK_OUTSIDE, made_here
 from tensorprobe.blame.unreplayed import measure_unreplayed
 from tensorprobe.dtypes import roundoff_of
-from tensorprobe.operations.facts import EXACT, RANDOM
+from tensorprobe.operations.facts import RANDOM
 from tensorprobe.operations.spelling import operation_of
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import is_nonfinite
@@ -49,6 +49,7 @@ def find_unexplained_result(call: CallInContext) -> UnexplainedResult | None:
         times=unexplained.times,
         unexplained=unexplained,
         replayed=replayed,
+        is_exact=pair.is_exact,
     )
 
 
@@ -75,10 +76,12 @@ class UnexplainedResult(Evidence):
     Attributes:
         unexplained: the distances.
         replayed: the numbers of a replay, where there was one that does not decide.
+        is_exact: whether the call only moves, picks or compares numbers.
     """
 
     unexplained: Unexplained
     replayed: OutputSplit | None
+    is_exact: bool
 
     basis = "inputs"
     told_by = "the distances of inputs and outputs, without a replay"
@@ -98,19 +101,18 @@ class UnexplainedResult(Evidence):
         """How sure it is."""
         if math.isnan(self.unexplained.output.value):
             # Another checksum may be the rounding of another kernel; a copy has none.
-            return "likely" if operation_of(self.call) in EXACT else "possible"
+            return "likely" if self.is_exact else "possible"
         return "likely" if self.unexplained.times >= tolerances.LIKELY_TIMES else "possible"
 
     def read_cause(self, context: Context) -> Cause:
         """Return what kind of fault it looks like, from its elements where these are there."""
-        found, operation = self.unexplained, operation_of(self.call)
+        found = self.unexplained
         seen = measure_unreplayed(
-            self.call,
-            self.phase,
             found.output,
             found.allowed,
             context.candidate,
             context.reference,
+            is_exact=self.is_exact,
         )
         if seen is not None:
             return read_error(self.call, seen)
@@ -127,7 +129,7 @@ class UnexplainedResult(Evidence):
                 "its result holds NaN or infinities, its inputs do not",
                 "capture this call with task tensor to see which elements",
             )
-        if operation in EXACT and self.phase == "forward":
+        if self.is_exact:
             return Cause("indices", "it only moves or picks values, yet they are others", _PROVE)
         factor = common_factor(mine, other)
         if factor is not None:
