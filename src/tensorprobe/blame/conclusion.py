@@ -14,6 +14,7 @@ from tensorprobe.blame.rules.evidence import Confidence, Evidence
 from tensorprobe.blame.start import StartDifferences
 from tensorprobe.blame.type_change import TypeChange
 from tensorprobe.records import Frame
+from tensorprobe.rounding.limit import Limit
 
 __all__ = ["Accused", "Conclusion", "StepSpan", "Verdict"]
 
@@ -140,6 +141,7 @@ class Accused:
             "made_here": _number(self.made),
             "made_here_by_reference": _number(self.reference_made),
             "inherited": _number(self.inherited),
+            "explained": _limit(self.evidence.limit),
             "worst_element": None
             if worst is None
             else {"index": worst[0], "got": _number(worst[1]), "wanted": _number(worst[2])},
@@ -266,6 +268,15 @@ class Conclusion:
             "uncompared": list(self.uncompared),
             "notes": list(self.notes),
         }
+
+
+def _limit(limit: Limit | None) -> dict[str, Any] | None:
+    if limit is None:
+        return None
+    return {
+        "total": _number(limit.total),
+        "terms": [{"size": _number(term.total), "reason": term.reason} for term in limit.terms],
+    }
 
 
 def _place(frame: Frame | None) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from tensorprobe.pairing.run_order import Phase, forward_name
 from tensorprobe.records import Frame, TensorValue
 from tensorprobe.rounding.distance import Distance
 from tensorprobe.rounding.explain import Unexplained
+from tensorprobe.rounding.limit import Limit
 from tensorprobe.store import RankDump
 
 __all__ = ["CallInContext", "Confidence", "Evidence"]
@@ -121,6 +122,11 @@ class Evidence(ABC):
     @property
     def split(self) -> OutputSplit | None:
         """The numbers of a replay, where there was one."""
+        return None
+
+    @property
+    def limit(self) -> Limit | None:
+        """How far off the result may be and why, where distances were judged."""
         return None
 
     @property

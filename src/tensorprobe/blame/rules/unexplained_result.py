@@ -22,6 +22,7 @@ from tensorprobe.operations.spelling import operation_of
 from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import is_nonfinite
 from tensorprobe.rounding.explain import Unexplained
+from tensorprobe.rounding.limit import Limit
 
 __all__ = ["UnexplainedResult", "find_unexplained_result", "is_cleared"]
 
@@ -90,6 +91,11 @@ class UnexplainedResult(Evidence):
     def split(self) -> OutputSplit | None:
         """The numbers of a replay, where there was one."""
         return self.replayed
+
+    @property
+    def limit(self) -> Limit:
+        """How far off the result may be and why."""
+        return self.unexplained.limit
 
     @property
     def made_words(self) -> str:
