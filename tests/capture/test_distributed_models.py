@@ -17,10 +17,13 @@ from tensorprobe.store import open_dump
 
 LEVELS = ["L0", "L1", "L2", "mix"]
 KINDS = ["ddp", "fsdp2", "tensor_parallel", "compiled_ddp"]
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
-    reason="needs gloo",
-)
+pytestmark = [
+    pytest.mark.same_without_c,
+    pytest.mark.skipif(
+        not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
+        reason="needs gloo",
+    ),
+]
 pytest.importorskip("torch.distributed.tensor.parallel")
 if not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
     pytest.skip("this torch has no fully_shard", allow_module_level=True)

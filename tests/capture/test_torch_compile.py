@@ -22,6 +22,7 @@ from tensorprobe.store import open_dump
 
 # What torch's compiler says of its own doings.
 pytestmark = [
+    pytest.mark.same_without_c,
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.skipif(not hasattr(torch, "compile"), reason="this torch cannot compile"),

@@ -23,6 +23,7 @@ from tensorprobe.precheck.checked_call import CheckedCall, CheckedOutput, Random
 from tensorprobe.precheck.judge import Judgement
 from tensorprobe.precheck.repro import save_error
 from tensorprobe.replay.both_sides import Repetition
+from tensorprobe.replay.pool import idle_workers
 from tensorprobe.replay.rebuild import RebuiltCall
 
 OPS = '''
@@ -115,6 +116,20 @@ def test_a_right_device_has_no_errors(train: Path, tmp_path: Path, data: str | N
     assert backward["Functional.cross_entropy.0"] == "pass"
     text = report.details_paths[0].read_text(encoding="utf-8-sig")
     assert 'Functional.linear.0.backward.output.1,torch.float64,torch.float32,"(16, 8)"' in text
+
+
+def test_a_worker_waits_for_the_next_check_unless_it_may_write(train: Path, tmp_path: Path) -> None:
+    def processes() -> set[int]:
+        return {worker.process_id for worker in idle_workers() if "precheck" in worker.module}
+
+    tensorprobe.precheck(train, tmp_path / "1", devices=["cpu"])
+    waiting = processes()
+    assert waiting
+    # It cannot write any more, and this one must.
+    tensorprobe.precheck(train, tmp_path / "2", devices=["cpu"], save_errors=tmp_path / "errors")
+    assert processes() == waiting
+    tensorprobe.precheck(train, tmp_path / "3", devices=["cpu"])
+    assert processes() == waiting
 
 
 def test_a_dump_may_be_named_from_the_current_folder(
