@@ -7,9 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from conftest import REPOSITORY
-from tensorprobe import DumpWriter, blame, compare, open_dump
+from tensorprobe import DumpWriter, PrecisionDebugger, blame, compare, open_dump
 from tensorprobe.blame.agreement import Meter
 from tensorprobe.blame.recorded_run import RecordedRun
 from tensorprobe.pairing.call_pairs import pair_calls
@@ -223,3 +225,50 @@ def test_gradients_of_something_inside_a_call_are_not_held_against_its_own(tmp_p
         assert conclusion.uncompared == (
             f"{loss}.backward.output.0: the two tools record other gradients of this call",
         )
+
+
+class Forgetful(nn.Module):
+    """A model of which one line may be forgotten, or one too many."""
+
+    def __init__(self, *, squeezes: bool = True, detaches: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+        self.squeezes, self.detaches = squeezes, detaches
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        inner = self.second(hidden)
+        found = self.last(hidden.detach() + inner if self.detaches else hidden + inner)
+        return ((found.squeeze(1) if self.squeezes else found) - target).square().mean()
+
+
+def step_of(folder: Path, *, is_anothers: bool, **lines: bool) -> Path:
+    """Capture a step, and hide which tool has written it if it is to be another's."""
+    torch.manual_seed(0)
+    model = Forgetful(**lines)
+    x, target = torch.randn(6, 8), torch.randn(6)
+    debugger = PrecisionDebugger(task="tensor", dump_path=str(folder), level="L1")
+    debugger.start(model)
+    model(x, target).backward()
+    debugger.stop()
+    debugger.step()
+    if is_anothers:
+        (dump,) = folder.rglob("dump.json")
+        lines_of_it = dump.read_text().splitlines(keepends=True)
+        dump.write_text("".join(line for line in lines_of_it if '"tensorprobe": {' not in line))
+    return folder
+
+
+def test_a_forgotten_squeeze_shows_between_tools(tmp_path: Path) -> None:
+    theirs = step_of(tmp_path / "theirs", is_anothers=True)
+    ours = step_of(tmp_path / "ours", is_anothers=False, squeezes=False)
+    assert blame(ours, theirs).culprit == "Tensor.squeeze.0.forward"
+    sound = step_of(tmp_path / "sound", is_anothers=False)
+    assert blame(sound, theirs).culprit is None
+
+
+def test_a_detach_too_many_accuses_no_kernel(tmp_path: Path) -> None:
+    theirs = step_of(tmp_path / "theirs", is_anothers=True)
+    ours = step_of(tmp_path / "ours", is_anothers=False, detaches=True)
+    culprit = blame(ours, theirs).culprit
+    assert culprit is None or ".detach." in culprit

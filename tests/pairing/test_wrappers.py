@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tensorprobe import PrecisionDebugger, blame, compare
-from tensorprobe.pairing.wrappers import without_wrappers
+from tensorprobe.pairing.partners import pair_by_name, pair_in_order
+from tensorprobe.pairing.wrappers import without_wrappers, wrapped_depth
 
 WRAPPERS = ["DataParallel", "DistributedDataParallel", "CheckpointWrapper"]
 
@@ -84,7 +85,7 @@ def test_a_fault_in_a_wrapped_run_is_found(tmp_path: Path, wrapper: str) -> None
     wrapped = capture(tmp_path / "wrapped", wrapper, is_wrong=True)
     culprit = blame(wrapped, plain).culprit
     assert culprit is not None
-    assert without_wrappers(culprit).startswith("Module.block.")
+    assert without_wrappers(culprit, wrapped_depth([culprit])).startswith("Module.block.")
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,24 @@ def test_a_fault_in_a_wrapped_run_is_found(tmp_path: Path, wrapper: str) -> None
     ],
 )
 def test_names_are_those_of_the_plain_model(wrapped: str) -> None:
-    assert without_wrappers(wrapped) == "Module.block.0.Linear.forward.0"
+    assert without_wrappers(wrapped, wrapped_depth([wrapped])) == "Module.block.0.Linear.forward.0"
 
 
 def test_a_part_that_is_called_module_further_down_keeps_its_name() -> None:
     name = "Module.block.module.Linear.forward.0"
-    assert without_wrappers(name) == name
+    assert without_wrappers(name, wrapped_depth([name])) == name
+
+
+# A model that has a part called `module`, with a head as it has one itself.
+OWN = ["Module.module.head.Linear.forward.0", "Module.head.Linear.forward.0"]
+WRAPPED = ["Module.module.module.head.Linear.forward.0", "Module.module.head.Linear.forward.0"]
+
+
+@pytest.mark.parametrize("find", [pair_by_name, pair_in_order])
+def test_a_part_of_the_model_that_is_called_module_is_no_wrapper(
+    find: Callable[[Sequence[str], Sequence[str]], dict[str, str]],
+) -> None:
+    assert find(OWN, OWN[1:]) == {OWN[1]: OWN[1]}
+    assert all(mine == other for mine, other in find(OWN, OWN[::-1]).items())
+    assert find(WRAPPED, OWN) == dict(zip(WRAPPED, OWN, strict=True))
+    assert find(OWN, WRAPPED) == dict(zip(OWN, WRAPPED, strict=True))

@@ -17,7 +17,7 @@ SOURCE = REPOSITORY / "src" / "tensorprobe"
 
 def test_the_documentation_has_the_table_of_the_code() -> None:
     text = (REPOSITORY / "docs" / "tolerances.md").read_text()
-    assert as_markdown() in text, "run: python -m tensorprobe.rounding.tolerance_table"
+    assert as_markdown() in text, "run: make tolerances"
 
 
 def test_every_constant_says_why_it_is_so() -> None:

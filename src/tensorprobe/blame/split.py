@@ -43,6 +43,7 @@ from tensorprobe.replay.modules import (
     replay_module_forward,
 )
 from tensorprobe.replay.readings import Prepare, Readings
+from tensorprobe.rounding import tolerances
 from tensorprobe.rounding.distance import is_float
 from tensorprobe.rounding.floor import (
     Floor,
@@ -60,8 +61,6 @@ _CLOSE = 0.1
 _SHAKE = 2.0**-24
 _Replay = Callable[[str, int], Readings]
 
-# Errors of so many times their bound are no rounding: another setting may give them.
-_PEAK = 10
 # A replay that the trusted side misses by this much is a replay of something else.
 _FIT = 0.05
 
@@ -129,7 +128,7 @@ def split_call(pair: CallPair, candidate: RecordedRun, reference: RecordedRun) -
         else:
             found.append(split)
     settings = None
-    if _is_module(ours) and any(max(o.candidate.peaks) > _PEAK for o in found):
+    if _is_module(ours) and any(max(o.candidate.peaks) > tolerances.PEAK for o in found):
         settings = describe_other_setting(ours, candidate.load, setting)
     return CallSplit(pair.name, tuple(found), tuple(skipped), settings)
 

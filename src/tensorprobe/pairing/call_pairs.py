@@ -18,7 +18,7 @@ from tensorprobe.pairing.gradient_order import (
 from tensorprobe.pairing.partners import pair_in_order
 from tensorprobe.pairing.run_order import Phase, in_run_order, phase_of
 from tensorprobe.pairing.wrappers import is_call_of_wrapper
-from tensorprobe.records import CallRecord, Leaf, Value
+from tensorprobe.records import CallRecord, Leaf, Value, flat_tensors
 from tensorprobe.store import RankDump
 from tensorprobe.store.leaves import leaves_of
 
@@ -27,11 +27,12 @@ __all__ = ["CallPair", "ValuePair", "kinds_of_both", "pair_calls", "pair_records
 
 # What the hooks of msprobe call, and what it sees of torch's own `backward()`.
 _MADE_TO_WATCH = ("Tensor.view_as.", "Torch.ones_like.")
-# Functions that leave all elements as they are, in their order: not every tool records them.
+# Functions that leave all elements as they are, in their order: not every tool records them. Those
+# of the second line give them another shape, which what comes next may compute otherwise with.
+_SAME_TENSOR = frozenset(("clone", "contiguous"))
 _SAME_ELEMENTS = frozenset(
-    ("clone", "contiguous", "detach", "flatten", "reshape", "reshape_as", "squeeze", "unflatten",
-     "unsqueeze", "view", "view_as")
-)  # fmt: skip
+    ("flatten", "reshape", "reshape_as", "squeeze", "unflatten", "unsqueeze", "view", "view_as")
+)
 
 
 class Run(Protocol):
@@ -167,8 +168,13 @@ def pair_calls(candidate: Run, reference: Run) -> list[CallPair]:
     ours, theirs = in_run_order(candidate.calls), in_run_order(reference.calls)
     partners = pair_in_order(ours, theirs)
     of_node = recorder_of_nodes(candidate.part.info, reference.part.info)
+    unrecorded = _SAME_TENSOR
+    if of_node is not None and _have_equal_shapes(candidate, reference, partners):
+        unrecorded |= _SAME_ELEMENTS
     made = (
-        both for both in _merge(ours, theirs, partners) if not _adds_nothing(*both, of_node=of_node)
+        both
+        for both in _merge(ours, theirs, partners)
+        if not _adds_nothing(*both, of_node=of_node, unrecorded=unrecorded)
     )
     return [
         pair_records(
@@ -181,11 +187,27 @@ def pair_calls(candidate: Run, reference: Run) -> list[CallPair]:
     ]
 
 
-def _adds_nothing(mine: str | None, other: str | None, *, of_node: OfNode | None) -> bool:
+def _have_equal_shapes(candidate: Run, reference: Run, partners: Mapping[str, str]) -> bool:
+    """Whether all forward calls of both runs are given and make tensors of the same shapes."""
+    return all(
+        _shapes_of(candidate.calls[name]) == _shapes_of(reference.calls[other])
+        for name, other in partners.items()
+        if phase_of(name) == "forward" and isinstance(parse_call(name), ApiCall)
+    )
+
+
+def _shapes_of(call: CallRecord) -> list[tuple[int, ...]]:
+    values = (*flat_tensors(call.inputs), *flat_tensors(call.outputs))
+    return [value.shape for value in values if value is not None]
+
+
+def _adds_nothing(
+    mine: str | None, other: str | None, *, of_node: OfNode | None, unrecorded: frozenset[str]
+) -> bool:
     """Whether a call that one run alone has is no computation of its own.
 
     That is a wrapper's; and, of two tools, what one calls to watch, and what only one records: the
-    model as a whole, and functions that leave all elements as they are.
+    model as a whole, and `unrecorded` functions, which leave all elements as they are.
     """
     if mine is not None and other is not None:
         return False
@@ -197,7 +219,7 @@ def _adds_nothing(mine: str | None, other: str | None, *, of_node: OfNode | None
         return True
     call = parse_call(name)
     if isinstance(call, ApiCall):
-        return call.api_name in _SAME_ELEMENTS
+        return call.api_name in unrecorded
     return is_call_of_wrapper(name) or (isinstance(call, ModuleCall) and not call.path)
 
 

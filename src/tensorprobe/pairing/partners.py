@@ -14,7 +14,7 @@ from tensorprobe.errors import NameFormatError
 from tensorprobe.names import backward_of, is_parameter_gradients, without_number
 from tensorprobe.pairing.align import align_keys
 from tensorprobe.pairing.run_order import forward_name, in_run_order, phase_of
-from tensorprobe.pairing.wrappers import without_wrappers
+from tensorprobe.pairing.wrappers import without_wrappers, wrapped_depth
 
 __all__ = ["pair_by_name", "pair_in_order"]
 
@@ -29,9 +29,13 @@ def pair_by_name(candidate: Sequence[str], reference: Sequence[str]) -> dict[str
     partners = {name: name for name in candidate if name in theirs}
     if len(partners) == len(candidate) or len(partners) == len(theirs):
         return partners
-    ours = frozenset(candidate)
-    mine = _by_plain_name(name for name in candidate if name not in theirs)
-    other = _by_plain_name(name for name in reference if name not in ours)
+    depths = wrapped_depth(candidate), wrapped_depth(reference)
+    if depths[0] != depths[1]:
+        # What has one name in both stands a level deeper in the one: it is another module.
+        partners = {name: name for name in partners if not name.startswith("Module.")}
+    taken = frozenset(partners)
+    mine = _by_plain_name((name for name in candidate if name not in taken), depths[0])
+    other = _by_plain_name((name for name in reference if name not in taken), depths[1])
     for plain, names in mine.items():
         # Two that look alike without their wrappers could be either.
         if len(names) == len(other.get(plain, ())) == 1:
@@ -39,11 +43,11 @@ def pair_by_name(candidate: Sequence[str], reference: Sequence[str]) -> dict[str
     return partners
 
 
-def _by_plain_name(names: Iterable[str]) -> dict[str, list[str]]:
+def _by_plain_name(names: Iterable[str], depth: int) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in names:
         if name.startswith("Module."):
-            plain = without_wrappers(name)
+            plain = without_wrappers(name, depth)
             if is_parameter_gradients(plain):
                 plain = plain.removesuffix(".0")
             found.setdefault(plain, []).append(name)
@@ -59,7 +63,10 @@ def pair_in_order(candidate: Iterable[str], reference: Iterable[str]) -> dict[st
     ours, theirs = in_run_order(candidate), in_run_order(reference)
     if ours == theirs:
         return dict(zip(ours, theirs, strict=True))
-    keys = ([without_number(without_wrappers(name)) for name in run] for run in (ours, theirs))
+    keys = (
+        [without_number(without_wrappers(name, depth)) for name in run]
+        for run, depth in ((ours, wrapped_depth(ours)), (theirs, wrapped_depth(theirs)))
+    )
     partners = {ours[a]: theirs[b] for a, b in align_keys(*keys)}
     free = set(theirs) - set(partners.values())
     for name in ours:

@@ -1,7 +1,6 @@
 """The table of all tolerances, for people and for benchmarks: name, value, and why it is so.
 
-python -m tensorprobe.rounding.tolerance_table          prints the table
-python -m tensorprobe.rounding.tolerance_table FILE     puts it in the place of the one in that file
+python -m tensorprobe.rounding.tolerance_table FILE     puts it in the place of the one in a page
 """
 
 from __future__ import annotations
@@ -54,7 +53,4 @@ def _renew(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        _renew(Path(sys.argv[1]))
-    else:
-        sys.stdout.write(as_markdown() + "\n")
+    _renew(Path(sys.argv[1]))

@@ -1,7 +1,7 @@
 """Every number that somebody may want to change about how far off is too far.
 
 Each has a text that says what it is derived from, or what it buys; the table of docs/tolerances.md
-is made of these texts (`python -m tensorprobe.rounding.tolerance_table`). They are read when they
+is made of these texts (`make tolerances`). They are read when they
 are needed, as `tolerances.NAME`, so that a benchmark can change one and see what it does.
 
 The factors are no thresholds of accuracy: they are how far an honest estimate may be off.
